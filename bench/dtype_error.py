@@ -2,6 +2,7 @@
 """What rounding the inputs of products costs: a text's log-probabilities with each --dtype beside those with float32.
 
     bench/dtype_error.py MODEL TEXT [--nibble PROGRAM] [--quantization none] [--words 160] [--pieces 100]
+                        [--dtypes bfloat16 int8]
 
 TEXT is cut into pieces of so many words, and each is scored from its beginning. Printed are the mean negative log-probability
 of a token, how far a token's is from float32's (mean, 99 of 100, most).
@@ -12,8 +13,6 @@ import statistics
 import subprocess
 import tempfile
 from pathlib import Path
-
-DTYPES = ("float32", "bfloat16", "int8")
 
 
 def scores(arguments, prompts: Path, dtype: str) -> list:
@@ -29,6 +28,7 @@ def main():
     parser.add_argument("text", type=Path)
     parser.add_argument("--nibble", default="build/release/nibble")
     parser.add_argument("--quantization", default="none")
+    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "int8"], help="beside float32; fp8 where weights are in FP8")
     parser.add_argument("--words", type=int, default=160)
     parser.add_argument("--pieces", type=int, default=100)
     arguments = parser.parse_args()
@@ -37,7 +37,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         prompts = Path(folder) / "prompts.jsonl"
         prompts.write_text("".join(json.dumps({"prompt": piece}) + "\n" for piece in pieces))
-        found = {dtype: scores(arguments, prompts, dtype) for dtype in DTYPES}
+        found = {dtype: scores(arguments, prompts, dtype) for dtype in ["float32", *arguments.dtypes]}
     exact = found["float32"]
     print(f"{len(exact)} tokens of {len(pieces)} pieces")
     for dtype, values in found.items():

@@ -223,6 +223,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
       {"auto", FloatType::automatic}, {"float32", FloatType::float32}, {"bfloat16", FloatType::bfloat16}};
   std::vector<std::pair<std::string_view, FloatType>> activation_types = float_types, kv_types = float_types;
   activation_types.push_back({"int8", FloatType::int8});
+  activation_types.push_back({"fp8", FloatType::fp8_e4m3});
   kv_types.push_back({"fp8", FloatType::fp8_e4m3});
   std::vector<OptionSpec> specs{
       {.name = "--device",
@@ -256,7 +257,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
        .set = noting(given.max_num_batched_tokens, int_value(options.max_num_batched_tokens, 1, 1 << 20))},
       {.name = "--dtype",
        .value = "TYPE",
-       .help = "activations: auto (the model's), float32, bfloat16, int8",
+       .help = "activations: auto (model's), float32, bfloat16, int8, fp8",
        .default_text = "auto",
        .set = noting(given.dtype, choice_value<FloatType>(options.dtype, activation_types))},
       {.name = "--kv-cache-dtype",

@@ -21,6 +21,7 @@ DenseFormat dense_format(Quantization quantization) {
 
 InputValues activations_of(const Plan& plan) {
   if (plan.int8_products) return InputValues::int8;
+  if (plan.fp8_prompts) return InputValues::fp8;
   return plan.dtype == DType::bf16 ? InputValues::bf16 : InputValues::any_float;
 }
 
@@ -66,7 +67,8 @@ Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConf
                                       .vocabulary = static_cast<int>(config.vocab_size),
                                       .snapshot_interval = plan.snapshot_interval,
                                       .max_drafts = plan.draft_tokens,
-                                      .looks_up_drafts = plan.looks_up_drafts},
+                                      .looks_up_drafts = plan.looks_up_drafts,
+                                      .prompts_apart = plan.fp8_prompts},
                         .cache = {.page_size = plan.page_size,
                                   .page_count = {plan.kv_pages, plan.kv_window_pages},
                                   .window = page_window(config),

@@ -90,9 +90,10 @@ Candidates owner_ranks(const Situation& s) {
 Candidates dtypes(const Situation& s) {
   const std::string why = "what the model's config asks for";
   const Candidate int8{.value = "int8", .why = "rounds inputs of 4- and 8-bit weights; faster without AMX"};
+  const Candidate fp8{.value = "fp8", .why = "rounds inputs of FP8 weights while prompts are read"};
   if (s.model.dtype == DType::bf16)
-    return {{.value = "bfloat16", .why = why}, {.value = "float32", .why = "rounds nothing"}, int8};
-  return {{.value = "float32", .why = why}, {.value = "bfloat16", .why = "half the bytes"}, int8};
+    return {{.value = "bfloat16", .why = why}, {.value = "float32", .why = "rounds nothing"}, int8, fp8};
+  return {{.value = "float32", .why = why}, {.value = "bfloat16", .why = "half the bytes"}, int8, fp8};
 }
 
 Candidates quantizations(const Situation&) {
@@ -104,7 +105,8 @@ Candidates quantizations(const Situation&) {
 Candidates kv_dtypes(const Situation& s) {
   const std::string& dtype = s.at(Field::dtype).value;
   Candidates list = {{.value = dtype, .why = "the same as dtype"}};
-  if (dtype == "int8") list[0] = {.value = "bfloat16", .why = "what int8 is rounded from"};
+  if (dtype == "int8" || dtype == "fp8")
+    list[0] = {.value = "bfloat16", .why = "what " + dtype + " is rounded from"};
   for (const char* name : {"bfloat16", "float32", "fp8"}) {
     if (list[0].value != name) list.push_back({.value = name, .why = "for a longer context"});
   }
@@ -330,7 +332,7 @@ bool kernels_ask_as_told(const Situation& s) {
   const std::string_view kernel = s.at(Field::experts).path.kernel, dtype = s.at(Field::dtype).value;
   if (kernel == "cpu_scalar") return false;
   if (kernel == "cpu_avx2" || dtype == "int8") return true;
-  return dtype == "bfloat16" && (kernel == "cpu_avx512_bf16" || kernel == "cpu_avx512_vnni");
+  return dtype != "float32" && (kernel == "cpu_avx512_bf16" || kernel == "cpu_avx512_vnni");
 }
 
 Candidates weight_lines(const Situation& s) {

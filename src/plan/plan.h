@@ -125,6 +125,7 @@ struct Plan {
   bool experts_everywhere = false;  // each GPU has all experts, whoever multiplies for them
   DType dtype = DType::bf16;
   bool int8_products = false;  // inputs of weights in blocks are rounded once more
+  bool fp8_prompts = false;    // inputs of FP8 weights are, in steps of prompts alone
   Quantization quantization = Quantization::none;
   DType kv_dtype = DType::bf16;
   ExpertPath experts;

@@ -323,6 +323,7 @@ void fill(const Situation& s, Plan& plan) {
   plan.experts_everywhere = has_expert_copies(s);
   plan.dtype = s.at(Field::dtype).value == "float32" ? DType::f32 : DType::bf16;
   plan.int8_products = s.at(Field::dtype).value == "int8";
+  plan.fp8_prompts = s.at(Field::dtype).value == "fp8";
   plan.quantization = quantization_of(s);
   plan.kv_dtype = kv_dtype_of(s);
   plan.experts = s.at(Field::experts).path;

@@ -130,6 +130,38 @@ TEST(Plan, SaysHowWeightsAreAskedForOnlyWhereKernelsAskAsTheyAreTold) {
   EXPECT_FALSE(says("cpu_scalar", FloatType::int8));
 }
 
+TEST(Plan, PromptsMeetFp8WeightsInFp8OnOneRankOfACpu) {
+  ModelTraits model = gpt_oss();
+  const auto plan_of = [&](EngineOptions options, const char* name = "cpu") {
+    options.dtype = FloatType::fp8_e4m3;
+    return resolve(options, machine(name), model);
+  };
+  const auto says = [&](const EngineOptions& options, const char* name, std::string_view reason) {
+    const Status refused = plan_of(options, name).status();
+    EXPECT_EQ(refused.exit_code(), 2);
+    EXPECT_NE(refused.message().find("--dtype fp8"), std::string::npos) << refused.message();
+    EXPECT_NE(refused.message().find(reason), std::string::npos) << refused.message();
+  };
+  says({}, "cpu", "it rounds the inputs of weights in FP8, and this model has none");
+  for (StoredFormat ModelTraits::*part : {&ModelTraits::dense_format, &ModelTraits::expert_format}) {
+    for (const StoredFormat fp8 : {StoredFormat::fp8_block, StoredFormat::fp8_row}) {
+      model = gpt_oss();
+      model.*part = fp8;
+      const Plan plan = plan_of({}).value();
+      EXPECT_TRUE(plan.fp8_prompts && !plan.int8_products);
+      EXPECT_EQ(plan.dtype, DType::bf16);
+      EXPECT_EQ(plan.kv_dtype, DType::bf16) << "what fp8 is rounded from";
+      EXPECT_EQ(plan.choice("dtype").from, "user");
+      EXPECT_FALSE(resolve({}, machine("cpu"), model).value().fp8_prompts) << "only where it is asked for";
+    }
+  }
+  says({.tensor_parallel = 2}, "cpu", "a row has one scale");
+  says({.expert_parallel = 2}, "cpu", "a row has one scale");
+  says({.data_parallel = 2}, "cpu", "a row has one scale");
+  says({.processes = 2}, "cpu", "a row has one scale");
+  says({}, "h200x1", "the GPU's kernels take bfloat16 inputs");
+}
+
 TEST(Plan, ConvertsWhatDenseWeightsThereAre) {
   const Plan plan = planned({.quantization = Quantization::q8});
   const std::string text = plan_text(plan, 96);
@@ -418,7 +450,8 @@ EngineOptions random_options() {
   options.max_model_len = seldom(0, {1000, 131072, 1 << 20});
   options.max_num_seqs = seldom(16, {1, 300});
   options.max_num_batched_tokens = seldom(512, {1, 4096});
-  options.dtype = seldom(FloatType::automatic, {FloatType::float32, FloatType::bfloat16});
+  options.dtype =
+      seldom(FloatType::automatic, {FloatType::float32, FloatType::bfloat16, FloatType::fp8_e4m3});
   options.kv_cache_dtype = seldom(FloatType::automatic, {FloatType::float32, FloatType::fp8_e4m3});
   options.quantization = seldom(Quantization::none, {Quantization::q8});
   options.moe_runner_backend = seldom<const char*>(

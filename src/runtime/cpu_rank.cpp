@@ -23,6 +23,12 @@ std::string_view name_of(ExchangeKind exchange) {
   return names[static_cast<std::size_t>(exchange)];
 }
 
+// Only prompts meet FP8 weights with its precision.
+InputValues activations_in(const Batch& batch, InputValues activations) {
+  const bool as_prompts = activations != InputValues::fp8 || batch.of_prompts;
+  return as_prompts ? activations : InputValues::bf16;
+}
+
 }  // namespace
 
 CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model,
@@ -113,7 +119,7 @@ Status CpuRank::forward(const Batch& batch, float* logits, int most_rows) {
                     .attention = attention_,
                     .deltas = deltas_,
                     .latents = latents_,
-                    .activations = activations_,
+                    .activations = activations_in(batch, activations_),
                     .weight_lines = weight_lines_,
                     .times = times_};
   return model_->forward(context,
