@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -125,9 +126,21 @@ class Simulation {
     return cache;
   }
 
+  // What somebody asked and has been answered so far, as a conversation's next turn has it.
+  std::vector<TokenId> turn_behind_another() {
+    if (asked_.empty()) return {};
+    auto earlier = asked_.begin();
+    std::advance(earlier, below(static_cast<int>(asked_.size())));
+    std::vector<TokenId> prompt = earlier->second.prompt;
+    const std::vector<TokenId>& answer = transcript_.tokens[earlier->first];
+    prompt.insert(prompt.end(), answer.begin(), answer.end());
+    return prompt;
+  }
+
   // Prompts are cut from a few texts, so that they share prefixes of every length.
   void arrive() {
     Request asked{.id = next_id_++};
+    if (below(4) == 0) asked.prompt = turn_behind_another();
     const int text = below(3), length = 1 + below(60);
     for (int i = 0; i < length; ++i) asked.prompt.push_back(i * 7 + (i >= 20 * text ? text : 0));
     asked.sampling.max_tokens = below(40);
