@@ -338,7 +338,7 @@ TEST(SchedulerSimulation, NoInterleavingLosesAPageARequestOrAToken) {
            << " SIMULATIONS=1 build/release/src/sched/sched_test "
               "--gtest_filter=SchedulerSimulation.*";
   }
-  if (count < 100) return;
+  if (count < 500) return;
   EXPECT_GT(met.owners, count / 4);
   EXPECT_GT(met.turns, count / 50);
   EXPECT_GT(met.steps, 10 * count);
