@@ -205,10 +205,7 @@ class SteppedEngine final : public Engine {
     masks_.begin(batch);
     NIBBLE_RETURN_IF_ERROR(worker_->forward(batch));
     NIBBLE_RETURN_IF_ERROR(choose(batch));
-    const std::uint64_t accepted = scheduler_.totals().accepted_drafts;
-    NIBBLE_RETURN_IF_ERROR(commit(batch, events));
-    times.decode_tokens += static_cast<int>(scheduler_.totals().accepted_drafts - accepted);
-    return {};
+    return commit(batch, events, times);
   }
 
   // Each step is planned while the one before it runs. Its forward begins by then too where the worker lets
@@ -228,7 +225,7 @@ class SteppedEngine final : public Engine {
       chosen_ = worker_->may_choose_behind(ahead);
       if (chosen_) NIBBLE_RETURN_IF_ERROR(worker_->choose(ahead));
     }
-    NIBBLE_RETURN_IF_ERROR(commit(batch, events));
+    NIBBLE_RETURN_IF_ERROR(commit(batch, events, times));
     if (begun_ == nullptr) return begin(ahead);
     if (!chosen_) masks_.begin(ahead);
     return {};
@@ -248,9 +245,11 @@ class SteppedEngine final : public Engine {
     return worker_->choose(batch);
   }
 
-  Status commit(const Batch& batch, std::vector<Event>& events) {
+  Status commit(const Batch& batch, std::vector<Event>& events, StepTimes& times) {
     NIBBLE_RETURN_IF_ERROR(worker_->finish(batch, results_of(batch)));
+    const std::uint64_t accepted = scheduler_.totals().accepted_drafts;
     scheduler_.commit(results_of(batch), events);
+    times.decode_tokens += static_cast<int>(scheduler_.totals().accepted_drafts - accepted);
     return {};
   }
 
@@ -294,8 +293,6 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                                             const std::function<void(double, double)>& progress) {
   NIBBLE_ASSIGN(Prepared prepared, prepare(options, change));
   EngineChoices& choices = prepared.choices;
-  // Who plans ahead cannot know which drafts will hold.
-  if (choices.plan_ahead) choices.scheduler.max_drafts = 0;
   NIBBLE_ASSIGN(StartedWorker started, start_worker(prepared, options, progress));
 
   const std::int64_t device_bytes = started.worker->device_bytes();

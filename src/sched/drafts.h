@@ -36,6 +36,10 @@ class Drafts {
   // Drafts at most `most` tokens of what comes next: of what the constraint has, else of the prediction, else
   // of what is looked up. Returns how many.
   int guess(const DraftedText& text, int most);
+  // Whether the next guess may find any. `told`: a constraint or a prediction may have some.
+  bool may_come(bool told) const { return !room_.empty() && resting_ == 0 && (looks_up_ || told); }
+  // A step goes by without a guess.
+  void rest() { resting_ -= resting_ > 0 ? 1 : 0; }
   // They stay until the next guess.
   std::span<const TokenId> tokens() const { return std::span(room_).first(static_cast<std::size_t>(count_)); }
   bool of_prediction() const { return of_prediction_; }

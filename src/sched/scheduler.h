@@ -34,8 +34,7 @@ struct SchedulerLimits {
   int vocabulary = 0;         // bits of a constrained request's masks
   int snapshot_interval = 0;  // of states: positions from one snapshot to the next; where the cache has any
   // Drafts of next tokens that a step checks where one sequence decodes; as many fewer as others do, for rows
-  // beyond so many cost what they save. 0: none. Steps are then planned one by one, and layers keep no state:
-  // it could not be taken back.
+  // beyond so many cost what they save. 0: none. Layers then keep no state: it could not be taken back.
   int max_drafts = 0;
   bool looks_up_drafts = false;  // what followed the last tokens before, beside what a constraint drafts
   // A row of a prompt is computed otherwise than a row of an answer: a step has rows of one kind, and serves
@@ -108,7 +107,8 @@ class Scheduler {
   // their deadline end here. Invalidates what earlier events point to. Empty only if no request is left.
   const Batch& plan(Time now, std::vector<Event>& events);
   // The step after the running one; the running step's commit fills in its placeholders (-1). Empty where it
-  // depends on results that are not known yet; then the caller plans it after the commit.
+  // depends on results that are not known yet, as drafts do and what comes behind them; then the caller plans
+  // it after the commit.
   const Batch& plan_ahead(Time now, std::vector<Event>& events);
   // Call when the worker starts the step planned ahead. Rows of a sequence that ends from here on are
   // computed and dropped; in the batch that sequence is then empty.
@@ -191,6 +191,9 @@ class Scheduler {
   void plan_snapshots(Entry& entry, std::size_t index, int first, int end);
   int prompt_border(const Entry& entry) const;
   int snapshots_a_step() const;
+  int decoding() const;
+  int most_drafts(const Step& step, int others) const;
+  bool awaits_drafts() const;
   int draft(Entry& entry, const Step& step, int others);
   bool plan_rows(Step& step, Entries::iterator entry, int drafts = 0);
   void add_sequence(Step& step, Entries::iterator entry, int rows, int drafts);

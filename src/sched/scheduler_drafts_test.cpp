@@ -116,6 +116,38 @@ TEST(SchedulerDrafts, OfAPredictionAreCountedAsTheyHoldOrFail) {
   EXPECT_LT(steps, plain.steps / 2 + 3);
 }
 
+// What a draft says, and where it leaves the sequence, is known once the step before it is committed.
+TEST(SchedulerDrafts, AStepIsPlannedAheadWhereNoneMayCome) {
+  const Ran plain = ran_alone(limits_of(1, 64), request(1, 20, 30));
+  const auto planned_ahead = [&](const SchedulerLimits& limits, const std::vector<Request>& requests) {
+    PageCache pages(cache_of(64));
+    Scheduler scheduler(limits, pages);
+    for (const Request& asked : requests) EXPECT_TRUE(scheduler.submit(asked).ok());
+    const Transcript transcript = run_ahead(scheduler, true);
+    EXPECT_EQ(transcript.tokens.at(1), plain.transcript.tokens.at(1));
+    return std::pair(transcript.steps_ahead, scheduler.totals());
+  };
+  const SchedulerLimits limits = drafting(limits_of(6, 256));
+  EXPECT_EQ(planned_ahead(limits, {request(1, 20, 30)}).first, 29) << "nobody drafts";
+  const auto [steps, totals] = planned_ahead(limits, {guessed(request(1, 20, 30), never)});
+  EXPECT_EQ(steps, 0);
+  EXPECT_EQ(totals.accepted_drafts, 4u * 5 + 3);
+  // A miss is followed by steps without drafts.
+  EXPECT_GT(planned_ahead(limits, {guessed(request(1, 20, 30), 1)}).first, 10);
+  Request penalized = guessed(request(1, 20, 30), never);
+  penalized.sampling.presence_penalty = 0.5f;
+  EXPECT_EQ(planned_ahead(limits, {penalized}).first, 29);
+  // Of five that decode none has room for drafts, and of four one has.
+  const auto crowd = [](RequestId size) {
+    std::vector<Request> all;
+    for (RequestId id = 1; id <= size; ++id)
+      all.push_back(guessed(request(id, 20, 30, id == 1 ? 0 : 1000 * static_cast<int>(id)), never));
+    return all;
+  };
+  EXPECT_EQ(planned_ahead(limits, crowd(5)).first, 29);
+  EXPECT_EQ(planned_ahead(limits, crowd(4)).first, 0);
+}
+
 TEST(SchedulerDrafts, AStopTokenAmongThemEndsTheAnswer) {
   Request asked = request(1, 20, 30);
   std::vector<TokenId> text = asked.prompt;

@@ -46,15 +46,11 @@ void Scheduler::fill_with_kind(Step& step, Time now) {
 
 // False when the step is full.
 bool Scheduler::plan_decoding(Step& step) {
-  int decoding = 0;
-  if (limits_.max_drafts > 0) {
-    decoding = static_cast<int>(std::count_if(requests_.begin(), requests_.end(),
-                                              [&](const Entry& entry) { return decodes(entry); }));
-  }
+  int others = limits_.max_drafts > 0 ? decoding() : 0;
   for (auto entry = requests_.begin(); entry != requests_.end(); ++entry) {
     if (!decodes(*entry)) continue;
     // Fewer rows than sequences: the oldest go first, the others wait for the next step.
-    if (!plan_rows(step, entry, draft(*entry, step, --decoding))) return false;
+    if (!plan_rows(step, entry, draft(*entry, step, --others))) return false;
   }
   return true;
 }
@@ -78,37 +74,6 @@ int Scheduler::room_in_window(const Entry& entry, int rows) const {
   const int spare = pages_of(entry).available(window_pages) - (running > 1 && !decodes(entry) ? running : 0);
   const int pages = static_cast<int>(state.pages.tables()[window_pages].size()) + std::max(spare, 0);
   return std::min(rows, pages * pages_.page_size() - state.planned);
-}
-
-// How many drafts of a sequence that decodes the step has room for: each of the `others` that decode too and
-// come later has its row before, and no sequence makes room for them.
-int Scheduler::draft(Entry& entry, const Step& step, int others) {
-  if (limits_.max_drafts == 0) return 0;
-  const Running& state = std::get<Running>(entry.state);
-  const Batch& batch = step.batch;
-  const int rows = std::min(limits_.max_num_batched_tokens, limits_.max_drafts + 1);
-  int most = std::min({rows - static_cast<int>(batch.tokens.size()), room_of_owner(step, entry),
-                       limits_.max_logit_rows - static_cast<int>(batch.logit_rows.size())}) -
-             others - 1;
-  most = std::min(most, most_stored(entry) - state.planned - 1);
-  if (most <= 0) return 0;
-  for (const int group : {full_pages, window_pages}) {
-    if (group == window_pages && !pages_.has_windows()) continue;
-    const PageCache& cache = pages_of(entry);
-    if (cache.missing(state.pages, group, state.planned + 1 + most) + running_beside(entry) <=
-        cache.available(group))
-      continue;
-    const int pages = static_cast<int>(state.pages.tables()[static_cast<std::size_t>(group)].size());
-    most = std::min(most, pages * pages_.page_size() - state.planned - 1);
-  }
-  const std::vector<TokenId>* prediction = entry.request.prediction.get();
-  return entry.drafts.guess(
-      {.tokens = entry.tokens,
-       .prompt = static_cast<std::size_t>(entry.prompt),
-       .constraint = entry.constrained.constraint(),
-       .prediction = prediction == nullptr ? std::span<const TokenId>() : std::span(*prediction),
-       .ends = entry.request.sampling.stop_ids},
-      most);
 }
 
 int Scheduler::room_of_owner(const Step& step, const Entry& entry) const {

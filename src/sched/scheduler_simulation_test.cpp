@@ -46,7 +46,7 @@ class Simulation {
         scheduler_(limits_, owners_.span()),
         slots_(limits_.prompts_apart),
         places_(limits_.prompts_apart, cache_.page_size) {
-    ahead_ = random_() % 2 == 0 && limits_.max_drafts == 0;
+    ahead_ = random_() % 2 == 0;
     begins_ = random_() % 2 == 0;
   }
 
