@@ -68,6 +68,13 @@ struct BatchSequence {
   bool prefill = false;  // rows of the prompt, not of the answer
   bool samples = false;  // the last logit row yields a token, and so does that before each draft
 
+  // Of its entries in Batch::logit_rows, where it samples, that of the token behind so many drafts.
+  int logit_row_behind(int drafts) const { return logit_begin + logit_count - 1 - draft_count + drafts; }
+  // Of `top`, the entries of the token behind so many drafts.
+  std::span<TokenLogprob> top_behind(int drafts) const {
+    const std::size_t count = top.size() / (static_cast<std::size_t>(draft_count) + 1);
+    return top.subspan(static_cast<std::size_t>(drafts) * count, count);
+  }
   // What may come behind so many drafts; empty: everything.
   std::span<const std::uint32_t> mask(int drafts = 0) const {
     return constrained == nullptr ? std::span<const std::uint32_t>() : constrained->mask(drafts);

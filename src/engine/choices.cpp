@@ -38,6 +38,7 @@ WorkerLimits worker_limits(const Plan& plan) {
           .max_rows = plan.max_num_batched_tokens,
           .max_logit_rows = plan.max_logit_rows,
           .max_sequences = plan.max_num_seqs,
+          .max_drafts = plan.draft_tokens,
           .max_snapshots = plan.state_snapshots,
           .max_positions = plan.max_model_len,
           .activations = activations_of(plan),

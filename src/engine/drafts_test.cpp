@@ -6,8 +6,7 @@
 #include <tuple>
 
 #include "engine/choices.h"
-#include "engine/constraint_test_util.h"
-#include "engine/engine_test_util.h"
+#include "engine/drafts_test_util.h"
 
 namespace nibble {
 namespace {
@@ -20,57 +19,6 @@ std::unique_ptr<Engine> load(const std::filesystem::path& model, EngineOptions o
 }
 
 EngineOptions without_drafts() { return {.threads = 1, .speculative_algorithm = "none"}; }
-
-// Prompts that say most things twice, so that drafts are found; greedy answers of small models repeat
-// themselves, and drawn ones refuse most drafts.
-std::vector<Request> requests_of(int vocabulary) {
-  std::vector<Request> all;
-  for (RequestId id = 0; id < 6; ++id) {
-    std::vector<TokenId> prompt;
-    for (int i = 0; i < 24 + 7 * static_cast<int>(id); ++i)
-      prompt.push_back(static_cast<TokenId>((i % 11 * 37 + static_cast<int>(id) * 5) % vocabulary));
-    SamplingParams sampling{.max_tokens = 60, .temperature = 0, .logprobs = 3};
-    if (id % 2 == 1) {
-      sampling.temperature = id == 5 ? 1.0f : 0.2f;
-      sampling.seed = id;
-      sampling.min_tokens = 20;
-      sampling.stop_ids = {static_cast<TokenId>(id)};
-    }
-    if (id == 4) sampling.frequency_penalty = 0.5f;
-    all.push_back(request(id, prompt, sampling));
-  }
-  return all;
-}
-
-// With all log-probabilities that were told.
-struct Told {
-  std::vector<TokenId> tokens, tops;
-  std::vector<float> logprobs;
-  FinishReason finish = FinishReason::none;
-  bool operator==(const Told&) const = default;
-};
-
-std::map<RequestId, Told> told_by(Engine& engine, const std::vector<Request>& requests) {
-  for (const Request& each : requests) EXPECT_TRUE(engine.submit(each).ok());
-  std::map<RequestId, Told> all;
-  std::vector<Event> events;
-  while (!engine.idle()) {
-    events.clear();
-    EXPECT_TRUE(engine.step(events).ok());
-    for (const Event& event : events) {
-      Told& told = all[event.request];
-      told.finish = event.finish;
-      if (event.token < 0) continue;
-      told.tokens.push_back(event.token);
-      told.logprobs.push_back(event.logprob);
-      for (const TokenLogprob& top : event.top) {
-        told.tops.push_back(top.id);
-        told.logprobs.push_back(top.logprob);
-      }
-    }
-  }
-  return all;
-}
 
 class DraftsOf : public testing::TestWithParam<const char*> {
  protected:
@@ -99,33 +47,6 @@ TEST_P(DraftsOf, LeaveTheBitsOfEveryRequest) {
 
 // Of every kind of attention: with sinks and windows, with wide heads, and of latents.
 INSTANTIATE_TEST_SUITE_P(All, DraftsOf, testing::Values("example", "qwen3_moe_fp8", "deepseek_v3_fp8"));
-
-// Drafts what it was told, and forbids as Remainders does.
-class Foreseeing final : public Remainders {
- public:
-  Foreseeing(std::vector<TokenId> answer, int length, TokenId end, int free)
-      : Remainders(length, end, free), answer_(std::move(answer)) {}
-  void accept(TokenId token) override {
-    Remainders::accept(token);
-    ++place_;
-  }
-  void roll_back(int tokens) override {
-    Remainders::roll_back(tokens);
-    place_ -= static_cast<std::size_t>(tokens);
-  }
-  int draft(std::span<TokenId> room) override {
-    std::size_t count = 0;
-    while (count < room.size() && place_ + count < answer_.size()) {
-      room[count] = answer_[place_ + count];
-      ++count;
-    }
-    return static_cast<int>(count);
-  }
-
- private:
-  std::vector<TokenId> answer_;
-  std::size_t place_ = 0;
-};
 
 TEST(DraftsOfAConstraint, AreHeldToItsMasksAndLeaveTheBits) {
   constexpr TokenId end = 5;

@@ -21,7 +21,7 @@ int ranks_of_process(const Situation& s) {
 int ranks_on_machine(const Situation& s) { return ranks_of_process(s) * s.options.processes_here; }
 
 std::int64_t graphs_of(const Situation& s) {
-  return s.at(Field::cuda_graphs).value == "on" ? graph_bytes(static_cast<int>(sequences_of_rank(s))) : 0;
+  return s.at(Field::cuda_graphs).value == "on" ? graph_bytes(step_limits(s, 0)) : 0;
 }
 
 std::int64_t part_of_owner(const Situation& s, Field field) {
@@ -89,6 +89,7 @@ StepLimits step_limits(const Situation& s, std::int64_t positions) {
   return {.rows = rows_of_rank(s),
           .logit_rows = std::max(sequences, std::min<std::int64_t>(scoring_rows, rows)),
           .sequences = sequences_of_rank(s),
+          .drafts = s.on_gpu() ? s.number(Field::draft_tokens) : 0,
           .positions = positions,
           .threads = s.on_gpu() ? 1
                                 : threads_of_rank(static_cast<int>(s.number(Field::threads)),

@@ -212,11 +212,16 @@ Candidates sequences(const Situation& s) {
                   : number(16, "each takes its keys and values")});
 }
 
-Candidates speculations(const Situation&) {
-  return {
+Candidates speculations(const Situation& s) {
+  Candidates all = {
       {.value = "forced", .why = "a step checks several tokens of a text that a grammar leaves no choice in"},
       {.value = "ngram", .why = "a step also checks what followed the last tokens where they stood before"},
       {.value = "none", .why = "a step takes one token of a sequence"}};
+  if (s.on_gpu()) {
+    all.back().why += ", and the next one begins behind it before that is known";
+    std::rotate(all.begin(), all.end() - 1, all.end());
+  }
+  return all;
 }
 
 Candidates draft_tokens(const Situation& s) {

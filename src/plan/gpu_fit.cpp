@@ -78,8 +78,7 @@ std::int64_t least_bytes(const Situation& s, std::int64_t ranks) {
       whole_weight_bytes(s.model, static_cast<int>(sharers));
   const std::int64_t positions =
       options.max_model_len > 0 ? options.max_model_len : std::min(some_length, s.model.max_positions);
-  return weights + workspace_bytes(s.model, limits) +
-         (options.enforce_eager ? 0 : graph_bytes(static_cast<int>(limits.sequences))) +
+  return weights + workspace_bytes(s.model, limits) + (options.enforce_eager ? 0 : graph_bytes(limits)) +
          state_bytes_of_rank(s.model, static_cast<int>(sharers)) * limits.sequences +
          positions * kv_position_bytes(s.model, DType::bf16, static_cast<int>(sharers));
 }
@@ -89,8 +88,7 @@ std::int64_t room_beside_copies(const Situation& s) {
   const std::int64_t sequences = sequences_of_rank(s);
   const std::int64_t positions = sequences * std::min<std::int64_t>(some_length, s.model.max_positions);
   return memory_budget(s) - weights_of(s) - expert_copies_bytes(s.model, ranks) -
-         workspace_bytes(s.model, step_limits(s, s.model.max_positions)) -
-         graph_bytes(static_cast<int>(sequences)) -
+         workspace_bytes(s.model, step_limits(s, s.model.max_positions)) - graph_bytes(step_limits(s, 0)) -
          positions * kv_position_bytes(s.model, kv_dtype_of(s), sharers_of(s));
 }
 

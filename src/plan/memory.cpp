@@ -62,7 +62,8 @@ std::int64_t gpu_latent_bytes(const ModelTraits& model, const StepLimits& limits
       4 * (latent_columns(above) + latent.width()) + 2 * latent.query_rank + heads * of_head;
   const std::int64_t attended = 2 * heads * model.value_dim * (limits.ranks > 1 ? limits.rows : once);
   return once * of_row + attended + gathered_bytes(model, limits, model.heads * model.value_dim) +
-         limits.rows * latent.rotated_dim * 4 + launches * latent_work_bytes(once, limits.sequences, heads) +
+         limits.rows * latent.rotated_dim * 4 +
+         launches * latent_work_bytes(once, limits.decode_rows(), heads) +
          4 * (latent_total_floats(processors) + latent_partial_floats(latent.rank));
 }
 
@@ -126,8 +127,8 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& of_rank) {
   const std::int64_t states =
       rows * gpu_delta_row_bytes(model.delta, limits.ranks) +
       (model.linear_layers > 0 ? gathered_bytes(model, limits, model.delta.values()) : 0);
-  const std::int64_t changed =
-      limits.sequences * model.vocabulary * 4 + logit_change_room(limits.sequences, limits.positions) * 16;
+  const std::int64_t changed = limits.decode_rows() * model.vocabulary * 4 +
+                               logit_change_room(limits.sequences, limits.positions) * 16;
   return forward + windows + states + gpu_mlp_bytes(model, limits) + router + attention + linear + experts +
          gathered + sampling + changed;
 }
@@ -266,12 +267,16 @@ std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits)
          limits.logit_rows * model.vocabulary * 4 + sampling_bytes(model, limits);
 }
 
-std::int64_t graph_bytes(int max_num_seqs) {
-  // Every size up to 8, then every eighth; one sequence's once more, for short contexts. A captured step is
-  // some 400 nodes of two kilobytes; what the driver rounds that up to will be known when it is captured.
+std::int64_t graph_bytes(const StepLimits& limits) {
+  // Every size up to 8, then every eighth; one sequence's once more, for short contexts, and once more those
+  // of two rows or more that a step with drafts may have. A captured step is some 400 nodes of two kilobytes;
+  // what the driver rounds that up to will be known when it is captured.
   constexpr std::int64_t one_graph = std::int64_t{2} << 20;
-  const int decode = std::min(max_num_seqs, 8) + std::max(max_num_seqs - 8, 0) / 8 + 1;
-  return decode * one_graph;
+  const auto up_to = [](std::int64_t rows) {
+    return std::min<std::int64_t>(rows, 8) + std::max<std::int64_t>(rows - 8, 0) / 8;
+  };
+  const std::int64_t with_drafts = limits.drafts > 0 ? up_to(limits.drafts + 1) : 0;
+  return (up_to(limits.decode_rows()) + 1 + with_drafts) * one_graph;
 }
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 // What an engine takes of a rank's memory, to the byte, from its shapes alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/options.h"
@@ -63,6 +64,7 @@ struct StepLimits {
   std::int64_t rows = 0;
   std::int64_t logit_rows = 0;
   std::int64_t sequences = 0;
+  std::int64_t drafts = 0;     // on a GPU
   std::int64_t positions = 0;  // of one sequence
   int threads = 1;
   int ranks = 1;
@@ -71,6 +73,9 @@ struct StepLimits {
   ExchangeKind exchange = ExchangeKind::none;
   bool on_gpu = false;
   int many_tokens_from = moe_many_tokens_unplanned;  // an expert
+
+  // Rows of a step on a GPU that only decodes, at most.
+  std::int64_t decode_rows() const { return std::max(sequences, std::min({drafts + 1, rows, logit_rows})); }
 };
 // Everything a step writes: activations, logits, sampling.
 std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits);
@@ -81,7 +86,7 @@ constexpr std::int64_t logit_change_room(std::int64_t sequences, std::int64_t po
   return sequences * 8192 + 3 * positions;
 }
 
-// CUDA graphs of decode batches up to max_num_seqs.
-std::int64_t graph_bytes(int max_num_seqs);
+// CUDA graphs of a GPU's steps that only decode.
+std::int64_t graph_bytes(const StepLimits& limits);
 
 }  // namespace nibble

@@ -539,6 +539,21 @@ void check_that_wishes_stand(int& planned) {
   if (options.all_reduce != "auto") RC_ASSERT(plan->choice("all_reduce").value == options.all_reduce);
 }
 
+TEST(Plan, OnAGpuDraftsAreCheckedWhereTheyAreAskedForAndTakeMemory) {
+  const Plan none = planned({}, "h200x1");
+  EXPECT_EQ(none.choice("speculation").value, "none");
+  EXPECT_EQ(none.draft_tokens, 0);
+  const Plan looked_up = planned({.max_num_seqs = 4, .speculative_algorithm = "ngram"}, "h200x1");
+  EXPECT_EQ(looked_up.choice("speculation").value, "ngram");
+  EXPECT_EQ(looked_up.draft_tokens, 8);
+  EXPECT_TRUE(looked_up.looks_up_drafts);
+  EXPECT_EQ(planned({}, "cpu").choice("speculation").value, "forced");
+  // Changed rows of nine, not of four, and graphs of five to nine, and of two to nine with drafts.
+  const Plan few = planned({.max_num_seqs = 4}, "h200x1");
+  EXPECT_EQ(looked_up.memory.workspace - few.memory.workspace, 5 * gpt_oss().vocabulary * 4);
+  EXPECT_EQ(looked_up.memory.graphs - few.memory.graphs, (4 + 8) * (2 << 20));
+}
+
 TEST(Plan, AUsersValueStandsOrThereIsNoPlan) {
   int planned = 0;
   EXPECT_TRUE(rc::check([&] {

@@ -507,9 +507,6 @@ constexpr Rule rules[] = {
        return number(affordable_snapshots(s)) + " of " + grouped(s.model.snapshot_bytes) +
               " bytes fit in their part of the memory";
      }},
-    {"gpu-samples-one-row", Field::speculation, Effect::remove,
-     [](const S& s, const C& c) { return s.on_gpu() && c.value != "none"; },
-     [](const S&, const C&) { return std::string("a GPU samples one row of a sequence a step"); }},
     {"states-go-one-way", Field::speculation, Effect::remove,
      [](const S& s, const C& c) { return s.model.linear_layers > 0 && c.value != "none"; },
      [](const S&, const C&) {

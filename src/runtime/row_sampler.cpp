@@ -82,8 +82,7 @@ TokenLogprob RowSampler::choose_behind(int drafts, const BatchSequence& sequence
   const LogitChanges changes = logit_changes_of(sequence, drafts);
   TokenLogprob chosen{.id =
                           choose(logits, statistics.likeliest, changes, sample_params_of(sequence, drafts))};
-  const std::size_t tops = sequence.top.size() / (static_cast<std::size_t>(sequence.draft_count) + 1);
-  const std::span<TokenLogprob> top = sequence.top.subspan(static_cast<std::size_t>(drafts) * tops, tops);
+  const std::span<TokenLogprob> top = sequence.top_behind(drafts);
   if (!sequence.sampling->constrained_logprobs || changes.mask.empty()) {
     chosen.logprob = logprob(logits, statistics, chosen.id);
     fill_top(logits, statistics, top);

@@ -1,6 +1,7 @@
 // One rank: a model, its KV memory and what runs it. Takes a planned batch, gives each sequence's token.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -43,6 +44,8 @@ struct WorkerLimits {
   int max_rows = 0;  // of all ranks together, and so are these
   int max_logit_rows = 0;
   int max_sequences = 0;
+  // On a GPU: drafts of a step. Where it has any, they and the sequences that decode are one more at most.
+  int max_drafts = 0;
   int max_snapshots = 0;  // of states, where layers keep one
   int max_positions = 0;  // of one sequence
   InputValues activations = InputValues::any_float;
@@ -56,6 +59,11 @@ struct WorkerLimits {
   bool graphs = false;  // on a GPU
   int many_tokens_from =
       moe_many_tokens_unplanned;  // there: tokens an expert from which its kernel for many is taken
+
+  // Rows of a step that only decodes, at most.
+  int max_decode_rows() const {
+    return std::max(max_sequences, std::min({max_drafts + 1, max_rows, max_logit_rows}));
+  }
 };
 
 class Worker {

@@ -219,8 +219,8 @@ Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& ca
                          .rows = input.one_row_each ? AttentionRows::one : AttentionRows::both,
                          .short_contexts = input.short_contexts,
                          .max_splits = CudaModel::attention_splits_room,
-                         // Only this step's rows are new, and the kernel ahead writes those.
-                         .settled = true,
+                         // What this step's rows add the kernel ahead writes.
+                         .settled = input.settled,
                          .workspace = workspace_};
   // Attention's blocks lie beside those of the products before and behind it, if they leave room enough.
   const int beside = head_dim_ > 128 ? 0 : attention_shared_bytes(args);

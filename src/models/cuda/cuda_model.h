@@ -60,6 +60,9 @@ struct CudaForwardInput {
   // Sequences in their order, cut so that each run's splits fit the room that attention has for them.
   std::span<const int> attention_runs;  // on the host: where each run ends; the last is `sequences`
   bool short_contexts = false;          // of all sequences (attention_cuda.h)
+  // Keys and values of positions before each sequence's first row are of earlier steps. Else some are of rows
+  // of this one.
+  bool settled = true;
   const std::int32_t* page_table = nullptr;
   DeltaStepCuda states;  // of models whose layers keep some; rows and sequences are those above
   const std::int32_t* wanted_rows = nullptr;  // [logit_rows], ascending; null: all rows

@@ -25,9 +25,12 @@ std::size_t room_of(const WorkerLimits& limits) {
   return static_cast<std::size_t>(logit_change_room(limits.max_sequences, limits.max_positions));
 }
 
+std::size_t most_rows_of(const WorkerLimits& limits) {
+  return static_cast<std::size_t>(limits.max_decode_rows());
+}
+
 std::size_t changed_bytes(const WorkerLimits& limits, int vocabulary) {
-  return static_cast<std::size_t>(limits.max_sequences) * static_cast<std::size_t>(vocabulary) *
-         sizeof(float);
+  return most_rows_of(limits) * static_cast<std::size_t>(vocabulary) * sizeof(float);
 }
 
 }  // namespace
@@ -39,18 +42,21 @@ ChangedRows::Layout::Layout(const WorkerLimits& limits, int vocabulary, std::siz
     at = (at + size + 15) / 16 * 16;
     return begin;
   };
-  const std::size_t sequences = static_cast<std::size_t>(limits.max_sequences);
+  const std::size_t most = most_rows_of(limits);
   of_logit_rows = part(static_cast<std::size_t>(limits.max_logit_rows) * sizeof(std::int32_t));
-  logit_rows = part(sequences * sizeof(std::int32_t));
-  starts = part((sequences + 1) * sizeof(std::int32_t));
-  mask_rows = part(sequences * sizeof(std::int32_t));
+  logit_rows = part(most * sizeof(std::int32_t));
+  starts = part((most + 1) * sizeof(std::int32_t));
+  mask_rows = part(most * sizeof(std::int32_t));
   changes = part(room * sizeof(LogitChange));
-  masks = part(sequences * token_mask_words(vocabulary) * sizeof(std::uint32_t));
+  masks = part(most * token_mask_words(vocabulary) * sizeof(std::uint32_t));
   bytes = at;
 }
 
 ChangedRows::ChangedRows(const WorkerLimits& limits, int vocabulary)
-    : vocabulary_(vocabulary), room_(room_of(limits)), layout_(limits, vocabulary, room_) {
+    : vocabulary_(vocabulary),
+      most_(most_rows_of(limits)),
+      room_(room_of(limits)),
+      layout_(limits, vocabulary, room_) {
   changes_.reserve(room_);
   counts_.resize(static_cast<std::size_t>(vocabulary));
 }
@@ -75,16 +81,16 @@ void ChangedRows::begin(std::size_t logit_rows) {
 
 std::size_t ChangedRows::mask_bytes() const { return token_mask_words(vocabulary_) * sizeof(std::uint32_t); }
 
-bool ChangedRows::add(const BatchSequence& sequence) {
-  const LogitChanges changes = logit_changes_of(sequence);
-  if (changes_.size() + most_changes(changes, counts_.size()) > room_) return false;
+bool ChangedRows::add(const BatchSequence& sequence, int drafts) {
+  const LogitChanges changes = logit_changes_of(sequence, drafts);
+  if (count_ == most_ || changes_.size() + most_changes(changes, counts_.size()) > room_) return false;
   if (count_ == 0) {
     std::int32_t* const of_rows = host_.at<std::int32_t>(layout_.of_logit_rows);
     std::fill(of_rows, of_rows + logit_rows_, -1);
     *host_.at<std::int32_t>(layout_.starts) = 0;
   }
   list_logit_changes(changes, counts_, changes_);
-  const int row = sequence.logit_begin + sequence.logit_count - 1;
+  const int row = sequence.logit_row_behind(drafts);
   host_.at<std::int32_t>(layout_.of_logit_rows)[row] = static_cast<std::int32_t>(count_);
   host_.at<std::int32_t>(layout_.logit_rows)[count_] = row;
   host_.at<std::int32_t>(layout_.mask_rows)[count_] = -1;

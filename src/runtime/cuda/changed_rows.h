@@ -21,9 +21,9 @@ class ChangedRows {
 
   // A step of so many rows of logits begins.
   void begin(std::size_t logit_rows);
-  // Lists what the sequence wants changed of its last row; false where the room has not enough left. The
-  // lists of the last step that had any have been copied by then.
-  bool add(const BatchSequence& sequence);
+  // Lists what the sequence wants changed of the row behind so many drafts; false where the room has not
+  // enough left. The lists of the last step that had any have been copied by then.
+  bool add(const BatchSequence& sequence, int drafts);
   // Queues the copies and their changes.
   Status queue(const float* logits, cudaStream_t stream);
 
@@ -31,7 +31,7 @@ class ChangedRows {
   const float* rows() { return count_ > 0 ? changed_.as<float>() : nullptr; }
   const std::int32_t* of_logit_rows();
 
-  // [max_sequences, vocabulary] on the device, nobody's between steps.
+  // [max_decode_rows, vocabulary] on the device, nobody's between steps.
   float* room_between_steps() { return changed_.as<float>(); }
 
  private:
@@ -46,9 +46,10 @@ class ChangedRows {
   std::size_t mask_bytes() const;  // of one
 
   int vocabulary_;
+  std::size_t most_;  // rows that a step changes
   std::size_t room_;  // changes of a step
   Layout layout_;
-  DeviceBuffer changed_;               // [max_sequences, vocabulary]
+  DeviceBuffer changed_;               // [most_, vocabulary]
   DeviceBuffer device_;                // the lists
   PinnedBuffer host_;                  // likewise
   std::vector<LogitChange> changes_;   // [room_]

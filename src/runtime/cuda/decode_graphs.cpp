@@ -7,51 +7,58 @@
 namespace nibble {
 namespace {
 
-std::vector<int> graph_sizes(int max_sequences) {
+std::vector<int> graph_sizes(int most_rows) {
   std::vector<int> sizes;
-  for (int size = 1; size < max_sequences; size += size < 8 ? 1 : 8) sizes.push_back(size);
-  sizes.push_back(max_sequences);
+  for (int size = 1; size < most_rows; size += size < 8 ? 1 : 8) sizes.push_back(size);
+  sizes.push_back(most_rows);
   return sizes;
 }
 
 }  // namespace
 
-StepShape decode_shape(int sequences) {
-  return {.rows = sequences,
-          .sequences = sequences,
-          .logit_rows = sequences,
+StepShape decode_shape(int rows, bool checks_drafts) {
+  return {.rows = rows,
+          .sequences = rows,
+          .logit_rows = rows,
           .one_row_each = true,
-          .most_rows = sequences};
+          .checks_drafts = checks_drafts,
+          .most_rows = rows};
 }
 
-Status DecodeGraphs::capture(CudaModel& model, const StepInputs& inputs, float* logits, int max_sequences,
-                             LaunchCounts& launches, cudaStream_t stream) {
-  for (const int size : graph_sizes(std::min(max_sequences, attention_max_sequences))) {
-    CudaForwardInput input = inputs.forward_input(decode_shape(size));
-    // One run of attention: a step whose splits need more does not run in a graph.
-    const int one_run[] = {size};
-    input.attention_runs = one_run;
-    for (const bool short_contexts : {false, true}) {
-      if (short_contexts && size > attention_short_contexts) continue;
-      input.short_contexts = short_contexts;
-      NIBBLE_RETURN_IF_ERROR(capture(model, input, logits, launches, stream));
+Status DecodeGraphs::capture(const Forward& forward, const MostRows& most) {
+  const std::vector<int> sizes = graph_sizes(std::min(most.all, attention_max_sequences));
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const bool rows_may_be_drafts = sizes[i] > 1 && (i == 0 || sizes[i - 1] < most.with_drafts);
+    for (const bool checks_drafts : {false, true}) {
+      if (checks_drafts && !rows_may_be_drafts) continue;
+      CudaForwardInput input = forward.inputs.forward_input(decode_shape(sizes[i], checks_drafts));
+      // One run of attention: a step whose splits need more does not run in a graph.
+      const int one_run[] = {sizes[i]};
+      input.attention_runs = one_run;
+      for (const bool short_contexts : {false, true}) {
+        if (short_contexts && sizes[i] > attention_short_contexts) continue;
+        input.short_contexts = short_contexts;
+        NIBBLE_RETURN_IF_ERROR(capture(forward, input));
+      }
     }
   }
   return {};
 }
 
-Status DecodeGraphs::capture(CudaModel& model, const CudaForwardInput& input, float* logits,
-                             LaunchCounts& launches, cudaStream_t stream) {
-  launches = {};
-  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  const Status queued = model.forward(input, logits, stream);
+Status DecodeGraphs::capture(const Forward& forward, const CudaForwardInput& input) {
+  forward.launches = {};
+  cuda_check(cudaStreamBeginCapture(forward.stream, cudaStreamCaptureModeThreadLocal));
+  const Status queued = forward.model.forward(input, forward.logits, forward.stream);
   cudaGraph_t captured = nullptr;
-  cuda_check(cudaStreamEndCapture(stream, &captured));
+  cuda_check(cudaStreamEndCapture(forward.stream, &captured));
   const CudaGraph graph(captured);
   NIBBLE_RETURN_IF_ERROR(queued);
   cudaGraphExec_t exec = nullptr;
   cuda_check(cudaGraphInstantiate(&exec, graph.get(), 0));
-  graphs_.push_back({input.sequences, input.short_contexts, CudaGraphExec(exec), launches});
+  graphs_.push_back(
+      {{.rows = input.rows, .short_contexts = input.short_contexts, .checks_drafts = !input.settled},
+       CudaGraphExec(exec),
+       forward.launches});
   return {};
 }
 
@@ -59,20 +66,18 @@ void DecodeGraphs::Captured::launch(cudaStream_t stream) const {
   cuda_check(cudaGraphLaunch(exec.get(), stream));
 }
 
-int DecodeGraphs::size_for(int sequences) const {
+int DecodeGraphs::size_for(int rows) const {
   for (const Captured& graph : graphs_) {
-    if (graph.size >= sequences) return graph.size;
+    if (graph.step.rows >= rows) return graph.step.rows;
   }
   return 0;
 }
 
-const DecodeGraphs::Captured& DecodeGraphs::graph_of(int size, bool short_contexts) const {
-  const Captured* found = nullptr;
-  for (const Captured& graph : graphs_) {
-    if (graph.size == size && (short_contexts || !graph.short_contexts)) found = &graph;
-  }
-  NIBBLE_CHECK(found != nullptr, "a graph of that size was captured");
-  return *found;
+const DecodeGraphs::Captured* DecodeGraphs::find(Step step) const {
+  if (step.rows > attention_short_contexts) step.short_contexts = false;
+  const auto found =
+      std::find_if(graphs_.begin(), graphs_.end(), [&](const Captured& graph) { return graph.step == step; });
+  return found == graphs_.end() ? nullptr : &*found;
 }
 
 }  // namespace nibble

@@ -1,7 +1,7 @@
-// CUDA graphs of a model's decode steps: one for each size of batch up to 8 and each multiple of 8 behind it;
-// of sizes for which attention has kernels of its own for short contexts, another one for those. A step of
-// another number of sequences runs in the next larger one, filled up with rows that belong to nobody, choose
-// no expert and change no other row.
+// CUDA graphs of a model's decode steps: one for each number of rows up to 8 and each multiple of 8 behind
+// it; of numbers for which attention has kernels of its own for short contexts, another one for those, and of
+// those that a step with drafts may have, another one for that. A step of another number of rows runs in the
+// next larger one, filled up with rows that belong to nobody, choose no expert and change no other row.
 #pragma once
 
 #include <span>
@@ -16,34 +16,48 @@ namespace nibble {
 
 class DecodeGraphs {
  public:
+  struct Step {
+    int rows = 0;
+    bool short_contexts = false;
+    bool checks_drafts = false;
+    bool operator==(const Step&) const = default;
+  };
   struct Captured {
-    int size;  // sequences
-    bool short_contexts;
+    Step step;
     CudaGraphExec exec;
     LaunchCounts launches;  // of one replay
 
     void launch(cudaStream_t stream) const;
   };
-
-  // Captures them, each of which reads its inputs where `inputs` has those of its size. `launches` are those
+  // What the graphs run. Each reads its inputs where `inputs` has those of its size; `launches` are those
   // that the model counts.
-  Status capture(CudaModel& model, const StepInputs& inputs, float* logits, int max_sequences,
-                 LaunchCounts& launches, cudaStream_t stream);
+  struct Forward {
+    CudaModel& model;
+    const StepInputs& inputs;
+    float* logits;
+    LaunchCounts& launches;
+    cudaStream_t stream;
+  };
+  // Of a step; with_drafts: where it has any, 0: none has.
+  struct MostRows {
+    int all = 0, with_drafts = 0;
+  };
 
-  // The size that a step of so many sequences runs in; 0: in none.
-  int size_for(int sequences) const;
-  // The graph of a step of such a size.
-  const Captured& graph_of(int size, bool short_contexts) const;
+  Status capture(const Forward& forward, const MostRows& most);
+
+  // The rows of the graph that a step of so many runs in; 0: in none.
+  int size_for(int rows) const;
+  // The graph of a step of such a size; null: there is none.
+  const Captured* find(Step step) const;
   std::span<const Captured> all() const { return graphs_; }
 
  private:
-  Status capture(CudaModel& model, const CudaForwardInput& input, float* logits, LaunchCounts& launches,
-                 cudaStream_t stream);
+  Status capture(const Forward& forward, const CudaForwardInput& input);
 
-  std::vector<Captured> graphs_;  // by ascending size, for short contexts behind the other one
+  std::vector<Captured> graphs_;  // by ascending rows
 };
 
-// Of steps of so many sequences.
-StepShape decode_shape(int sequences);
+// Of steps of so many rows.
+StepShape decode_shape(int rows, bool checks_drafts = false);
 
 }  // namespace nibble

@@ -13,15 +13,18 @@
 namespace nibble {
 namespace {
 
-// Whether each sequence has row i of its own and asks for its logits.
-bool has_one_row_each(const Batch& batch) {
-  if (batch.tokens.size() != batch.sequences.size() || batch.logit_rows.size() != batch.sequences.size())
-    return false;
-  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
-    const BatchSequence& sequence = batch.sequences[i];
-    if (sequence.row_count != 1 || sequence.row_begin != static_cast<int>(i) ||
-        batch.logit_rows[i].row != static_cast<int>(i))
-      return false;
+// Whether each sequence has a row of its own and those of its drafts, in their order, and asks for all their
+// logits.
+bool only_decodes(const Batch& batch) {
+  if (batch.logit_rows.size() != batch.tokens.size()) return false;
+  int rows = 0;
+  for (const BatchSequence& sequence : batch.sequences) {
+    if (sequence.row_count != 1 + sequence.draft_count || sequence.row_begin != rows) return false;
+    rows += sequence.row_count;
+  }
+  if (rows != static_cast<int>(batch.tokens.size())) return false;
+  for (int row = 0; row < rows; ++row) {
+    if (batch.logit_rows[static_cast<std::size_t>(row)].row != row) return false;
   }
   return true;
 }
@@ -31,7 +34,7 @@ bool has_one_row_each(const Batch& batch) {
 CudaForwardLimits forward_limits(const WorkerLimits& limits) {
   return {.rows = limits.max_rows,
           .logit_rows = limits.max_logit_rows,
-          .sequences = limits.max_sequences,
+          .sequences = limits.max_decode_rows(),
           .many_tokens_from = limits.many_tokens_from,
           .exchange = limits.exchange};
 }
@@ -79,7 +82,9 @@ Status GpuRank::prepare(const SampledToken* chosen, float* logits, const WorkerL
   const WorkerLimits of_steps = limits_of_owner(limits);
   NIBBLE_ASSIGN(inputs_, StepInputs::allocate(of_steps, *model_, chosen));
   if (!limits.graphs) return {};
-  return graphs_.capture(*model_, inputs_, logits_, of_steps.max_sequences, *launches_, stream_->get());
+  return graphs_.capture({*model_, inputs_, logits_, *launches_, stream_->get()},
+                         {.all = of_steps.max_decode_rows(),
+                          .with_drafts = of_steps.max_drafts > 0 ? of_steps.max_drafts + 1 : 0});
 }
 
 void GpuRank::forget_ran() {
@@ -88,16 +93,15 @@ void GpuRank::forget_ran() {
 }
 
 Status GpuRank::forward(const Batch& batch, int most_rows, TimeTable* times) {
-  const int sequences = static_cast<int>(batch.sequences.size());
-  const bool one_row_each = has_one_row_each(batch);
+  const int rows = static_cast<int>(batch.tokens.size()),
+            sequences = static_cast<int>(batch.sequences.size());
   // All ranks have as many places, whether they run a graph of that size or launches.
-  const int size = graphs_.size_for(most_rows), graph = one_row_each ? size : 0;
+  const int size = graphs_.size_for(most_rows);
   // A rank without sequences runs a row that is nobody's.
-  newest_shape_ = graph > 0      ? decode_shape(graph)
-                  : one_row_each ? decode_shape(std::max(sequences, 1))
-                                 : StepShape{.rows = static_cast<int>(batch.tokens.size()),
-                                             .sequences = sequences,
-                                             .logit_rows = static_cast<int>(batch.logit_rows.size())};
+  newest_shape_ = only_decodes(batch) ? decode_shape(size > 0 ? size : std::max(rows, 1), rows > sequences)
+                                      : StepShape{.rows = rows,
+                                                  .sequences = sequences,
+                                                  .logit_rows = static_cast<int>(batch.logit_rows.size())};
   newest_shape_.most_rows = std::max(size, most_rows);
   {
     const TimedScope scope(times, "inputs");
@@ -107,16 +111,18 @@ Status GpuRank::forward(const Batch& batch, int most_rows, TimeTable* times) {
       if (sequence.resumes >= 0) caches_.states.resume(sequence.state, sequence.resumes, stream_->get());
     }
   }
-  const TimedScope scope(times, graph > 0 ? "launch of a decode graph" : "launches without graph");
-  if (graph == 0 || !inputs_.is_one_run()) {
+  const DecodeGraphs::Captured* const graph =
+      newest_shape_.one_row_each && inputs_.is_one_run()
+          ? graphs_.find({newest_shape_.rows, inputs_.has_short_contexts(), newest_shape_.checks_drafts})
+          : nullptr;
+  const TimedScope scope(times, graph != nullptr ? "launch of a decode graph" : "launches without graph");
+  if (graph == nullptr) {
     ++eager_steps_;
     return model_->forward(inputs_.forward_input(newest_shape_), logits_, stream_->get());
   }
-  const DecodeGraphs::Captured& captured =
-      graphs_.graph_of(newest_shape_.sequences, inputs_.has_short_contexts());
-  captured.launch(stream_->get());
+  graph->launch(stream_->get());
   ++graph_steps_;
-  launches_->add(captured.launches);
+  launches_->add(graph->launches);
   return {};
 }
 

@@ -6,6 +6,16 @@
 #include "tensor/cuda_check.h"
 
 namespace nibble {
+namespace {
+
+bool is_masked(const BatchSequence& sequence) {
+  for (int drafts = 0; drafts <= sequence.draft_count; ++drafts) {
+    if (!sequence.mask(drafts).empty()) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 GpuSampler::Room::Room(const WorkerLimits& limits, int vocabulary, DeviceArena& arena) {
   const std::size_t rows = static_cast<std::size_t>(limits.max_logit_rows);
@@ -88,18 +98,29 @@ void GpuSampler::share_out(const Batch& batch, Brought& step) {
   changed_.begin(batch.logit_rows.size());
   for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
     const BatchSequence& sequence = batch.sequences[i];
-    const bool has_targets = sequence.logit_count > (sequence.samples ? 1 : 0);
+    const bool has_targets = sequence.logit_count > (sequence.samples ? 1 + sequence.draft_count : 0);
     step.scores |= has_targets;
     step.ranked |= has_targets && !sequence.target_ranks.empty();
     const std::size_t of_targets =
         has_targets ? static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs) : 0;
-    const std::size_t longest = std::max(sequence.samples ? sequence.top.size() : 0, of_targets);
-    const bool changes = sequence.samples && !logit_changes_of(sequence).none();
+    const std::size_t longest = std::max(sequence.samples ? sequence.top_behind(0).size() : 0, of_targets);
     const bool of_allowed =
-        sequence.samples && sequence.sampling->constrained_logprobs && !sequence.mask().empty();
-    step.of_host[i] =
-        of_allowed || longest > sample_cuda_max_likeliest || (changes && !changed_.add(sequence));
+        sequence.samples && sequence.sampling->constrained_logprobs && is_masked(sequence);
+    step.of_host[i] = of_allowed || longest > sample_cuda_max_likeliest ||
+                      (sequence.samples && !list_changes(batch, sequence));
     if (step.of_host[i] == 0) step.likeliest = std::max(step.likeliest, static_cast<int>(longest));
+  }
+}
+
+bool GpuSampler::list_changes(const Batch& batch, const BatchSequence& sequence) {
+  for (int drafts = 0;; ++drafts) {
+    if (!logit_changes_of(sequence, drafts).none() && !changed_.add(sequence, drafts)) return false;
+    if (drafts == sequence.draft_count) return true;
+    // Behind a draft that may not come nothing is chosen, and there is no mask.
+    const int row = batch.logit_rows[static_cast<std::size_t>(sequence.logit_row_behind(drafts))].row;
+    const std::size_t draft = static_cast<std::size_t>(batch.tokens[static_cast<std::size_t>(row) + 1]);
+    const std::span<const std::uint32_t> mask = sequence.mask(drafts);
+    if (!mask.empty() && (mask[draft / 32] >> draft % 32 & 1) == 0) return true;
   }
 }
 
@@ -167,24 +188,40 @@ void GpuSampler::collect(const Batch& batch, Place place, std::span<StepResult> 
   }
 }
 
-StepResult GpuSampler::Brought::result_of(const Batch& batch, const BatchSequence& sequence) {
-  const SampledToken* const sampled = tokens.at<SampledToken>(0);
-  const std::size_t begin = static_cast<std::size_t>(sequence.logit_begin);
+bool GpuSampler::Brought::score(const Batch& batch, const BatchSequence& sequence) {
   const std::size_t top = static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs);
-  StepResult result;
   std::size_t target = 0;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(sequence.logit_count); ++i) {
-    const std::size_t row = begin + i;
-    if (sampled[row].finite == 0) return {.finite = false};
-    if (batch.logit_rows[row].target >= 0) {
-      list_likeliest(row, sequence.target_top.subspan(target * top, top));
-      if (!sequence.target_ranks.empty()) sequence.target_ranks[target] = ranks.at<std::int32_t>(0)[row];
-      sequence.target_logprobs[target++] = targets.at<float>(0)[row];
+  for (int i = 0; i < sequence.logit_count; ++i) {
+    const std::size_t row = static_cast<std::size_t>(sequence.logit_begin + i);
+    if (batch.logit_rows[row].target < 0) continue;
+    if (tokens.at<SampledToken>(0)[row].finite == 0) return false;
+    list_likeliest(row, sequence.target_top.subspan(target * top, top));
+    if (!sequence.target_ranks.empty()) sequence.target_ranks[target] = ranks.at<std::int32_t>(0)[row];
+    sequence.target_logprobs[target++] = targets.at<float>(0)[row];
+  }
+  return true;
+}
+
+// All of its rows have been sampled as if all drafts held; what counts ends where the first one does not.
+StepResult GpuSampler::Brought::result_of(const Batch& batch, const BatchSequence& sequence) {
+  StepResult result;
+  if (!score(batch, sequence)) return {.finite = false};
+  for (int drafts = 0; sequence.samples && drafts <= sequence.draft_count; ++drafts) {
+    const std::size_t row = static_cast<std::size_t>(sequence.logit_row_behind(drafts));
+    const SampledToken& sampled = tokens.at<SampledToken>(0)[row];
+    // Behind a draft it is the next step's matter, which then begins with this row.
+    if (sampled.finite == 0 && drafts > 0) break;
+    if (sampled.finite == 0) return {.finite = false};
+    list_likeliest(row, sequence.top_behind(drafts));
+    if (drafts == 0) {
+      result.token = sampled.token;
+      result.logprob = sampled.logprob;
+    } else {
+      sequence.behind_drafts[static_cast<std::size_t>(drafts) - 1] = {sampled.token, sampled.logprob};
+      result.accepted = drafts;
     }
-    if (!sequence.samples || i + 1 < static_cast<std::size_t>(sequence.logit_count)) continue;
-    result.token = sampled[row].token;
-    result.logprob = sampled[row].logprob;
-    list_likeliest(row, sequence.top);
+    const std::size_t next = static_cast<std::size_t>(batch.logit_rows[row].row) + 1;
+    if (drafts == sequence.draft_count || batch.tokens[next] != sampled.token) break;
   }
   return result;
 }

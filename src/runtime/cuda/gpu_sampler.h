@@ -25,7 +25,7 @@ class GpuSampler {
   static std::size_t device_bytes(const WorkerLimits& limits, int vocabulary);
 
   float* logits() { return logits_; }
-  // Room for as many rows as there are sequences, nobody's between steps.
+  // Room for the rows of a step that only decodes, nobody's between steps.
   float* spare_logits() { return changed_.room_between_steps(); }
   // On the device: the tokens of the last step's logit rows, until the next one's are there.
   const SampledToken* chosen() const { return room_.tokens; }
@@ -65,12 +65,17 @@ class GpuSampler {
     bool scores = false;  // whether it has targets
     bool ranked = false;  // whether ranks of any are wanted
 
+    // False where a logit of the prompt's rows is no number.
+    bool score(const Batch& batch, const BatchSequence& sequence);
     StepResult result_of(const Batch& batch, const BatchSequence& sequence);
     void list_likeliest(std::size_t row, std::span<TokenLogprob> top);
   };
 
   // Decides of each sequence where it is sampled, and lists what is changed of its logits.
   void share_out(const Batch& batch, Brought& step);
+  // Lists the changes of each of the sequence's rows that a token may be chosen from; false where there is no
+  // room for them.
+  bool list_changes(const Batch& batch, const BatchSequence& sequence);
   Status sample(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets,
                 Brought& step, cudaStream_t stream);
   // Queues the copies.

@@ -318,9 +318,9 @@ Status GpuWorker::hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits
   NIBBLE_ASSIGN(DeviceBuffer counts, DeviceBuffer::allocate(unlike.size() * sizeof(unlike[0])));
   counts.fill(0);
   for (std::size_t at = 0; at < graphs.size(); ++at) {
-    const std::size_t logits = static_cast<std::size_t>(graphs[at].size) * vocabulary;
+    const std::size_t logits = static_cast<std::size_t>(graphs[at].step.rows) * vocabulary;
     const cudaStream_t stream = own.stream().get();
-    const GraphProbe probe(graphs[at].size, config, limits);
+    const GraphProbe probe(graphs[at].step.rows, config, limits);
     NIBBLE_RETURN_IF_ERROR(own.run_eager(probe.batch(), sampler ? sampler->spare_logits() : nullptr));
     // What the graph before this one has left might be right.
     if (sampler) cuda_check(cudaMemsetAsync(sampler->logits(), 0xff, logits * sizeof(float), stream));
@@ -335,8 +335,10 @@ Status GpuWorker::hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits
   counts.copy_to(std::span(unlike));
   for (std::size_t at = 0; at < graphs.size(); ++at) {
     if (unlike[at] == 0) continue;
-    return internal_error("the CUDA graph of " + std::to_string(graphs[at].size) + " sequences" +
-                          (graphs[at].short_contexts ? " with short contexts" : "") +
+    const DecodeGraphs::Step& step = graphs[at].step;
+    return internal_error("the CUDA graph of " + std::to_string(step.rows) + " sequences" +
+                          (step.short_contexts ? " with short contexts" : "") +
+                          (step.checks_drafts ? " that are drafts" : "") +
                           " gives other bits than its launches one by one in " + std::to_string(unlike[at]) +
                           " logits; --enforce-eager runs without graphs");
   }

@@ -118,8 +118,9 @@ struct Sequence {
   std::size_t prompt = 0, chunk = 0;  // tokens of the prompt, all and in one step
   SamplingParams sampling;
   std::vector<PageId> table;
-  bool scores = true;  // whether the prompt's log-probabilities are asked for
-  int owner = 0;       // where ranks have sequences of their own
+  bool scores = true;           // whether the prompt's log-probabilities are asked for
+  int owner = 0;                // where ranks have sequences of their own
+  std::vector<TokenId> drafts;  // of what comes next, in the next step that only decodes it
 
   std::size_t done = 0;
   Heard heard;
@@ -127,6 +128,7 @@ struct Sequence {
   std::vector<TokenLogprob> top;
   std::vector<int> target_ranks;         // [2048] where they are wanted
   std::vector<TokenLogprob> target_top;  // [2048][prompt_top_logprobs], likewise
+  std::vector<TokenLogprob> behind_drafts{std::vector<TokenLogprob>(16)};
 };
 
 inline Sequence sequence_of(std::vector<TokenId> prompt, std::size_t chunk, std::vector<PageId> table,
@@ -145,10 +147,12 @@ inline Batch batch_of(const std::vector<Sequence*>& sequences) {
   for (Sequence* sequence : sequences) {
     const std::size_t left = sequence->tokens.size() - sequence->done;
     const bool prefill = sequence->done < sequence->prompt;
-    const std::size_t rows = prefill ? std::min(left, sequence->chunk) : 1;
+    const std::size_t known = prefill ? std::min(left, sequence->chunk) : 1,
+                      drafts = prefill ? 0 : sequence->drafts.size(), rows = known + drafts;
     BatchSequence planned{.owner = sequence->owner,
                           .row_begin = static_cast<int>(batch.tokens.size()),
                           .row_count = static_cast<int>(rows),
+                          .draft_count = static_cast<int>(drafts),
                           .first_position = static_cast<int>(sequence->done),
                           .pages = {sequence->table, sequence->table},
                           // Sequences have the same place in all steps.
@@ -157,19 +161,20 @@ inline Batch batch_of(const std::vector<Sequence*>& sequences) {
                           .prompt = std::span(sequence->tokens).first(sequence->prompt),
                           .answer = std::span(sequence->tokens).subspan(sequence->prompt),
                           .top = sequence->top,
+                          .behind_drafts = std::span(sequence->behind_drafts).first(drafts),
                           .target_logprobs = sequence->target_logprobs,
                           .target_ranks = sequence->target_ranks,
                           .target_top = sequence->target_top,
                           .logit_begin = static_cast<int>(batch.logit_rows.size()),
                           .prefill = prefill,
-                          .samples = sequence->done + rows == sequence->tokens.size()};
+                          .samples = sequence->done + known == sequence->tokens.size()};
     for (std::size_t i = 0; i < rows; ++i) {
       const std::size_t position = sequence->done + i;
       const int row = static_cast<int>(batch.tokens.size());
-      batch.tokens.push_back(sequence->tokens[position]);
+      batch.tokens.push_back(i < known ? sequence->tokens[position] : sequence->drafts[i - known]);
       const bool has_target = sequence->scores && position + 1 < sequence->prompt;
-      const bool last = planned.samples && i + 1 == rows;
-      if (has_target || last) {
+      const bool sampled = planned.samples && i + 1 >= known;
+      if (has_target || sampled) {
         batch.logit_rows.push_back(
             {.row = row, .target = has_target ? sequence->tokens[position + 1] : TokenId{-1}});
         ++planned.logit_count;
@@ -188,15 +193,20 @@ inline void step(Worker& worker, const std::vector<Sequence*>& sequences) {
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     Sequence& sequence = *sequences[i];
     const BatchSequence& planned = batch.sequences[i];
-    const int scored = planned.logit_count - (planned.samples ? 1 : 0);
+    const int scored = planned.logit_count - (planned.samples ? 1 + planned.draft_count : 0);
     for (int j = 0; j < scored; ++j)
       sequence.heard.prompt_logprobs.push_back(sequence.target_logprobs[static_cast<std::size_t>(j)]);
-    sequence.done += static_cast<std::size_t>(planned.row_count);
+    sequence.done += static_cast<std::size_t>(planned.row_count - planned.draft_count + results[i].accepted);
     ASSERT_TRUE(results[i].finite);
     if (!planned.samples) continue;
-    sequence.tokens.push_back(results[i].token);
-    sequence.heard.tokens.push_back(results[i].token);
-    sequence.heard.logprobs.push_back(results[i].logprob);
+    std::vector<TokenLogprob> chosen = {{results[i].token, results[i].logprob}};
+    chosen.insert(chosen.end(), planned.behind_drafts.begin(),
+                  planned.behind_drafts.begin() + results[i].accepted);
+    for (const TokenLogprob& each : chosen) {
+      sequence.tokens.push_back(each.id);
+      sequence.heard.tokens.push_back(each.id);
+      sequence.heard.logprobs.push_back(each.logprob);
+    }
     sequence.heard.top = sequence.top;
   }
 }

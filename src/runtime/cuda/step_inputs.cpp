@@ -62,27 +62,26 @@ Result<StepInputs> StepInputs::allocate(const WorkerLimits& limits, const CudaMo
   inputs.heads_ = model.heads();
   inputs.states_ = model.keeps_states();
   inputs.chosen_ = chosen;
-  inputs.sampled_rows_.resize(static_cast<std::size_t>(limits.max_sequences));
+  inputs.sampled_rows_.resize(static_cast<std::size_t>(limits.max_decode_rows()));
   const StepLayout layout(
-      {.rows = limits.max_rows, .sequences = limits.max_sequences, .logit_rows = limits.max_logit_rows},
+      {.rows = limits.max_rows, .sequences = limits.max_decode_rows(), .logit_rows = limits.max_logit_rows},
       inputs.states_);
-  const std::size_t entries = static_cast<std::size_t>(limits.max_sequences) * page_groups *
+  const std::size_t entries = static_cast<std::size_t>(limits.max_decode_rows()) * page_groups *
                               (pages_for(limits.max_positions, limits.page_size) + 1);
   const std::size_t bytes = layout.page_table + entries * sizeof(std::int32_t);
   for (PinnedBuffer& host : inputs.host_) {
     NIBBLE_ASSIGN(host, PinnedBuffer::allocate(bytes));
   }
   NIBBLE_ASSIGN(inputs.device_, DeviceBuffer::allocate(bytes));
-  inputs.runs_.reserve(static_cast<std::size_t>(limits.max_sequences));
+  inputs.runs_.reserve(static_cast<std::size_t>(limits.max_decode_rows()));
   return inputs;
 }
 
 void StepInputs::fill(const Batch& batch, const StepShape& shape) {
   const StepLayout layout(shape, states_);
-  const std::size_t rows = batch.tokens.size(), sequences = batch.sequences.size(),
-                    logit_rows = batch.logit_rows.size();
-  NIBBLE_CHECK(rows <= static_cast<std::size_t>(shape.rows) &&
-               sequences <= static_cast<std::size_t>(shape.sequences) &&
+  const std::size_t rows = batch.tokens.size(), logit_rows = batch.logit_rows.size();
+  const int sequences = static_cast<int>(shape.one_row_each ? rows : batch.sequences.size());
+  NIBBLE_CHECK(rows <= static_cast<std::size_t>(shape.rows) && sequences <= shape.sequences &&
                logit_rows <= static_cast<std::size_t>(shape.logit_rows));
   newest_ = 1 - newest_;
   *host().at<std::int32_t>(layout.row_limit) = static_cast<std::int32_t>(rows);
@@ -99,12 +98,18 @@ void StepInputs::fill(const Batch& batch, const StepShape& shape) {
   page_entries_ = 0;
   runs_.clear();
   run_begin_ = run_splits_ = longest_ = 0;
-  for (std::size_t i = 0; i < sequences; ++i) fill_sequence(batch.sequences[i], i, layout);
+  int filled = 0;
+  for (const BatchSequence& sequence : batch.sequences) {
+    const int count = shape.one_row_each ? sequence.row_count : 1;
+    fill_sequence(sequence, filled, count, layout);
+    filled += count;
+  }
   for (const std::size_t part : layout.sequence_rows) {
     SequenceCuda* const all = host().at<SequenceCuda>(part);
     std::fill(all + sequences, all + shape.sequences, SequenceCuda{});
   }
   runs_.push_back(shape.sequences);
+  NIBBLE_CHECK(!states_ || !shape.checks_drafts, "a state cannot be taken back");
   if (states_) fill_states(batch, shape, layout);
 
   std::int32_t* const wanted = host().at<std::int32_t>(layout.wanted_rows);
@@ -118,14 +123,15 @@ void StepInputs::fill(const Batch& batch, const StepShape& shape) {
   padded(targets, logit_rows, shape.logit_rows, -1);
   std::fill(params, params + shape.logit_rows, SampleCudaParams{.temperature = 0});
   for (const BatchSequence& sequence : batch.sequences) {
-    if (!sequence.samples) continue;
-    params[sequence.logit_begin + sequence.logit_count - 1] = device_params(sample_params_of(sequence));
+    for (int drafts = 0; sequence.samples && drafts <= sequence.draft_count; ++drafts)
+      params[sequence.logit_row_behind(drafts)] = device_params(sample_params_of(sequence, drafts));
   }
   bytes_ = layout.page_table + page_entries_ * sizeof(std::int32_t);
   NIBBLE_CHECK(bytes_ <= host().size());
 }
 
 void StepInputs::fill_tokens(const Batch& batch, std::int32_t* tokens) {
+  NIBBLE_CHECK(batch.sequences.size() <= sampled_rows_.size());
   std::copy(batch.tokens.begin(), batch.tokens.end(), tokens);
   for (const BatchSequence& sequence : batch.sequences) {
     if (sequence.awaits >= 0)
@@ -135,24 +141,24 @@ void StepInputs::fill_tokens(const Batch& batch, std::int32_t* tokens) {
     sampled_rows_[i] = batch.sequences[i].logit_begin + batch.sequences[i].logit_count - 1;
 }
 
-void StepInputs::fill_sequence(const BatchSequence& sequence, std::size_t index, const StepLayout& layout) {
+void StepInputs::fill_sequence(const BatchSequence& sequence, int first, int count,
+                               const StepLayout& layout) {
   std::int32_t* const positions = host().at<std::int32_t>(layout.positions);
   for (int i = 0; i < sequence.row_count; ++i)
     positions[sequence.row_begin + i] = sequence.first_position + i;
-  const int past = sequence.first_position + sequence.row_count;
+  const int past = sequence.first_position + sequence.row_count, rows_each = sequence.row_count / count;
   longest_ = std::max(longest_, past);
   for (std::size_t group = 0; group < page_groups; ++group) {
     const std::span<const PageId> pages = sequence.pages[group];
-    SequenceCuda& rows = host().at<SequenceCuda>(layout.sequence_rows[group])[index];
-    rows = {sequence.row_begin, sequence.row_count, sequence.first_position, 0};
+    SequenceCuda* const all = host().at<SequenceCuda>(layout.sequence_rows[group]) + first;
+    const std::int32_t pages_at = pages.empty() ? 0 : fill_pages(pages, past, layout);
+    for (int i = 0; i < count; ++i) {
+      all[i] = {.row_begin = sequence.row_begin + i * rows_each,
+                .row_count = rows_each,
+                .first_position = sequence.first_position + i * rows_each,
+                .pages_at = pages_at};
+    }
     if (pages.empty()) continue;
-    const std::size_t first = first_page_held(pages), end = pages_for(past, page_size_);
-    NIBBLE_CHECK(first < end && end <= pages.size(), "a sequence's pages hold all of its rows");
-    rows.pages_at = static_cast<std::int32_t>(page_entries_) - static_cast<std::int32_t>(first);
-    std::int32_t* const table = host().at<std::int32_t>(layout.page_table);
-    std::copy(pages.begin() + static_cast<std::ptrdiff_t>(first),
-              pages.begin() + static_cast<std::ptrdiff_t>(end), table + page_entries_);
-    page_entries_ += end - first;
     std::int32_t* const slots = host().at<std::int32_t>(layout.kv_slots[group]);
     for (int i = 0; i < sequence.row_count; ++i) {
       const int position = sequence.first_position + i;
@@ -160,8 +166,21 @@ void StepInputs::fill_sequence(const BatchSequence& sequence, std::size_t index,
       slots[sequence.row_begin + i] = page < 0 ? -1 : page * page_size_ + position % page_size_;
     }
   }
-  if (sequence.row_count * heads_.a_key_head <= attention_tile)
-    add_run(static_cast<int>(index), attention_splits(past, heads_.dim));
+  if (rows_each * heads_.a_key_head > attention_tile) return;
+  for (int i = 0; i < count; ++i)
+    add_run(first + i, attention_splits(sequence.first_position + (i + 1) * rows_each, heads_.dim));
+}
+
+// Puts the pages of positions before `past` into the table; returns where page 0 would be.
+std::int32_t StepInputs::fill_pages(std::span<const PageId> pages, int past, const StepLayout& layout) {
+  const std::size_t first = first_page_held(pages), end = pages_for(past, page_size_);
+  NIBBLE_CHECK(first < end && end <= pages.size(), "a sequence's pages hold all of its rows");
+  std::int32_t* const table = host().at<std::int32_t>(layout.page_table);
+  std::copy(pages.begin() + static_cast<std::ptrdiff_t>(first),
+            pages.begin() + static_cast<std::ptrdiff_t>(end), table + page_entries_);
+  const std::int32_t at = static_cast<std::int32_t>(page_entries_) - static_cast<std::int32_t>(first);
+  page_entries_ += end - first;
+  return at;
 }
 
 void StepInputs::fill_states(const Batch& batch, const StepShape& shape, const StepLayout& layout) {
@@ -218,6 +237,7 @@ CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
                          .positions = part(layout.positions),
                          .attention_runs = runs_,
                          .short_contexts = has_short_contexts(),
+                         .settled = !shape.checks_drafts,
                          .page_table = part(layout.page_table),
                          .wanted_rows = shape.one_row_each ? nullptr : part(layout.wanted_rows)};
   if (states_) {

@@ -22,9 +22,11 @@ struct StepShape {
   int rows = 0;
   int sequences = 0;
   int logit_rows = 0;
-  // Sequence i has row i, and its logits are wanted.
+  // Row i is all that the forward's sequence i has, and its logits are wanted. Drafts then are sequences that
+  // have the pages of the one they belong to.
   bool one_row_each = false;
-  int most_rows = 0;  // CudaForwardInput's
+  bool checks_drafts = false;  // some of those rows are
+  int most_rows = 0;           // CudaForwardInput's
 };
 
 // Byte offsets of a step's parts; the page tables come last, as long as they are.
@@ -66,7 +68,9 @@ class StepInputs {
  private:
   PinnedBuffer& host() { return host_[newest_]; }
   void fill_tokens(const Batch& batch, std::int32_t* tokens);
-  void fill_sequence(const BatchSequence& sequence, std::size_t index, const StepLayout& layout);
+  // As that many sequences of the forward, from the one `first` on.
+  void fill_sequence(const BatchSequence& sequence, int first, int count, const StepLayout& layout);
+  std::int32_t fill_pages(std::span<const PageId> pages, int past, const StepLayout& layout);
   void fill_states(const Batch& batch, const StepShape& shape, const StepLayout& layout);
   void add_run(int sequences, int splits);
 
@@ -74,7 +78,7 @@ class StepInputs {
   int newest_ = 0;  // the filled one of them
   DeviceBuffer device_;
   const SampledToken* chosen_ = nullptr;
-  std::vector<std::int32_t> sampled_rows_;  // [max_sequences]: where the filled step's tokens will be
+  std::vector<std::int32_t> sampled_rows_;  // [max_decode_rows]: where the filled step's tokens will be
   int page_size_ = 0;
   CudaHeads heads_;
   bool states_ = false;           // whether layers keep some
