@@ -24,7 +24,8 @@ struct Options {
   int input_len = 1024;
   int output_len = 128;
   std::vector<int> concurrency = {1, 8};
-  int requests = 0;  // 0: one for each in flight
+  int requests = 0;   // 0: one for each in flight
+  int predicted = 0;  // tokens of 100 that a prediction of the answer has right; 0: there is none
   bool profile = false;
   bool json = false;
   // Of a run over --url.
@@ -111,7 +112,8 @@ Status run_all(const Options& options, Engine& engine, BenchReport& report) {
                           .step_tokens = report.model.plan.max_num_batched_tokens,
                           .cpus = busy_cpus(report.model),
                           .seed = options.engine.seed,
-                          .profile = options.profile},
+                          .profile = options.profile,
+                          .predicted = options.predicted},
                  .result = {}};
     ProgressBar bar("concurrency " + std::to_string(concurrency));
     NIBBLE_ASSIGN(row.result, run_bench(
@@ -141,9 +143,9 @@ UrlBenchOptions url_options(const Options& options) {
 
 Status run(Options options, Console& console) {
   if (!options.url.empty()) {
-    if (options.depth > 0 || options.profile)
+    if (options.depth > 0 || options.profile || options.predicted > 0)
       return invalid_argument(
-          "--depth and --profile look into an engine of one's own; leave them out with --url");
+          "--depth, --predicted and --profile look into an engine of one's own; leave them out with --url");
     return run_url_bench(url_options(options), console);
   }
   if (options.engine.model.empty())
@@ -234,6 +236,10 @@ CommandLine declare() {
        .help = "tokens of a prompt before those that are measured",
        .default_text = "0",
        .set = int_value(options->depth, 0, 1 << 24)},
+      {.name = "--predicted",
+       .value = "PERCENT",
+       .help = "predict each answer, with so many tokens of 100 right",
+       .set = int_value(options->predicted, 1, 100)},
       {.name = "--url",
        .value = "URL",
        .help = "load on a running server of OpenAI's API instead",

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <random>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 namespace nibble {
 namespace {
@@ -45,11 +47,15 @@ StepSummary summarize(std::vector<TimedStep> steps, const TimeTable& times) {
   return summary;
 }
 
+// By request.
+using Answers = std::unordered_map<RequestId, std::vector<TokenId>>;
+
 class BenchRun {
  public:
+  // `known`: answers to predict; none are predicted where it is empty.
   BenchRun(Engine& engine, const BenchLoad& load,
-           const std::function<void(std::int64_t, std::int64_t)>& progress)
-      : engine_(engine), load_(load), progress_(progress) {}
+           const std::function<void(std::int64_t, std::int64_t)>& progress, Answers known = {})
+      : engine_(engine), load_(load), progress_(progress), known_(std::move(known)) {}
 
   Result<BenchResult> run(const std::function<bool()>& stopped) {
     const Clock::time_point begin = Clock::now();
@@ -68,6 +74,7 @@ class BenchRun {
     result.inter_token_latency = percentiles(std::move(between_tokens_));
     return result;
   }
+  Answers take_answers() { return std::move(answers_); }
 
  private:
   struct InFlight {
@@ -76,7 +83,8 @@ class BenchRun {
   };
 
   bool together() const { return load_.requests == load_.concurrency; }
-  bool is_full(const TimedStep& step) const { return step.tokens == load_.concurrency; }
+  // Drafts that hold make it more than one a request.
+  bool is_full(const TimedStep& step) const { return step.tokens >= load_.concurrency; }
   bool ended() const { return done_ == load_.requests; }
 
   Status submit_next() {
@@ -99,6 +107,14 @@ class BenchRun {
     // The first to decode go on while the others' prompts are read.
     if (together()) request.sampling.max_tokens += load_.concurrency * (prompt / load_.step_tokens + 1);
     request.sampling.temperature = 0;
+    if (const auto known = known_.find(id); known != known_.end()) {
+      std::vector<TokenId> prediction = known->second;
+      for (TokenId& token : prediction) {
+        if (static_cast<int>(random() % 100) >= load_.predicted)
+          token = static_cast<TokenId>((static_cast<std::uint64_t>(token) + 1) % vocabulary);
+      }
+      request.prediction = std::make_shared<const std::vector<TokenId>>(std::move(prediction));
+    }
     return request;
   }
 
@@ -139,6 +155,7 @@ class BenchRun {
 
   Status take(const Event& event, Clock::time_point now) {
     if (event.finish == FinishReason::error) return internal_error(event.error);
+    if (event.token >= 0) answers_[event.request].push_back(event.token);
     InFlight& request = in_flight_[event.request];
     if (request.tokens++ == 0) {
       first_token_.push_back(seconds_between(request.submitted, now));
@@ -165,6 +182,8 @@ class BenchRun {
   Engine& engine_;
   const BenchLoad& load_;
   const std::function<void(std::int64_t, std::int64_t)>& progress_;
+  const Answers known_;
+  Answers answers_;
   std::unordered_map<RequestId, InFlight> in_flight_;
   std::vector<double> first_token_, between_tokens_;
   std::vector<TimedStep> prefill_, decode_;
@@ -191,7 +210,11 @@ Percentiles percentiles(std::vector<double> samples) {
 Result<BenchResult> run_bench(Engine& engine, const BenchLoad& load,
                               const std::function<void(std::int64_t, std::int64_t)>& progress,
                               const std::function<bool()>& stopped) {
-  return BenchRun(engine, load, progress).run(stopped);
+  if (load.predicted == 0) return BenchRun(engine, load, progress).run(stopped);
+  const std::function<void(std::int64_t, std::int64_t)> untold = [](std::int64_t, std::int64_t) {};
+  BenchRun before(engine, load, untold);
+  NIBBLE_RETURN_IF_ERROR(before.run(stopped).status());
+  return BenchRun(engine, load, progress, before.take_answers()).run(stopped);
 }
 
 }  // namespace nibble

@@ -27,6 +27,9 @@ struct BenchLoad {
   int cpus = 1;            // that the engine's threads run on
   std::uint64_t seed = 0;  // of the random prompts
   bool profile = false;    // times by op are wanted
+  // Above 0: all requests run once before, and what is measured has their answers as predictions, of which so
+  // many tokens of 100 are right.
+  int predicted = 0;
 };
 
 // Nearest-rank percentiles, in seconds.

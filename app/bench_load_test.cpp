@@ -26,6 +26,7 @@ class FakeEngine final : public Engine {
   Status submit(Request request) override {
     EXPECT_EQ(request.prompt.size(), 10u);
     running_[request.id] = {request.sampling.max_tokens, true};
+    if (request.prediction != nullptr) predictions_.push_back(*request.prediction);
     most_ = std::max(most_, running_.size());
     return {};
   }
@@ -51,6 +52,7 @@ class FakeEngine final : public Engine {
     return times;
   }
   std::size_t most_ = 0;
+  std::vector<std::vector<TokenId>> predictions_;
   int steps_ = 0;
   TimeTable* table_ = nullptr;
 
@@ -77,6 +79,29 @@ TEST(RunBench, KeepsTheLoopFullAndCountsTokensOfEachKindOfStep) {
   EXPECT_DOUBLE_EQ(result->decode.tokens_per_s, 8);
   EXPECT_DOUBLE_EQ(result->decode.step_tokens, 4);
   EXPECT_TRUE(result->decode.times.rows().empty()) << "nobody asked";
+}
+
+TEST(RunBench, PredictsAnswersAsWellAsItIsTold) {
+  for (const int percent : {100, 40}) {
+    FakeEngine engine;
+    ASSERT_TRUE(run_bench(
+                    engine,
+                    {.input_len = 10,
+                     .output_len = 100,
+                     .concurrency = 2,
+                     .requests = 4,
+                     .step_tokens = 64,
+                     .predicted = percent},
+                    [](std::int64_t, std::int64_t) {}, [] { return false; })
+                    .ok());
+    ASSERT_EQ(engine.predictions_.size(), 4u) << "of the second time alone";
+    std::ptrdiff_t right = 0;
+    for (const std::vector<TokenId>& each : engine.predictions_) {
+      EXPECT_EQ(each.size(), 100u);
+      right += std::count(each.begin(), each.end(), 1);
+    }
+    EXPECT_NEAR(static_cast<double>(right) / 4, percent, percent == 100 ? 0 : 10);
+  }
 }
 
 TEST(RunBench, CountsTheStepsThatHadTheirCpus) {
