@@ -65,6 +65,20 @@ __device__ __forceinline__ std::uint8_t e4m3_of(float value) {
   return static_cast<std::uint8_t>(codes);
 }
 
+// The same of two, the first in the low byte.
+__device__ __forceinline__ std::uint16_t e4m3x2_of(float low, float high) {
+  std::uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  return codes;
+}
+
+// The first and the third byte, each with its sign for two bytes.
+__device__ __forceinline__ std::uint32_t sign_extended_low_bytes(std::uint32_t word) {
+  std::uint32_t halves;
+  asm("prmt.b32 %0, %1, 0, 0xa280;" : "=r"(halves) : "r"(word));
+  return halves;
+}
+
 // 2^x within 2 units in the last place; results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_fast(float x) {
   float power;

@@ -11,6 +11,7 @@
 #include "formats/e4m3.h"
 #include "ops/cuda/device_test_util.h"
 #include "ops/linear/cuda/block_linear_cuda.h"
+#include "ops/linear/cuda/linear_cuda.h"
 #include "ops/op_test_util.h"
 
 namespace nibble {
@@ -110,5 +111,16 @@ struct RandomBlocks {
             experts, shape, by_row ? device_row_scales.as<float>() : nullptr};
   }
 };
+
+inline DeviceBuffer token_tiles_of(const std::vector<Bf16>& x, int cols) {
+  const DeviceBuffer plain = on_device(x);
+  const int tokens = static_cast<int>(x.size()) / cols;
+  DeviceBuffer packed =
+      device_bytes(DenseShape{0, cols}.token_bytes(tokens), 0xff);  // NaN past the last token
+  const Status status = pack_tokens_cuda(reinterpret_cast<const Bf16*>(plain.data()), tokens, cols, cols,
+                                         packed.as<std::uint8_t>(), nullptr);
+  NIBBLE_CHECK(status.ok(), status.message());
+  return packed;
+}
 
 }  // namespace nibble

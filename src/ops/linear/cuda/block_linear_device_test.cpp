@@ -11,17 +11,6 @@
 namespace nibble {
 namespace {
 
-DeviceBuffer token_tiles_of(const std::vector<Bf16>& x, int cols) {
-  const DeviceBuffer plain = on_device(x);
-  const int tokens = static_cast<int>(x.size()) / cols;
-  DeviceBuffer packed =
-      device_bytes(DenseShape{0, cols}.token_bytes(tokens), 0xff);  // NaN past the last token
-  const Status status = pack_tokens_cuda(reinterpret_cast<const Bf16*>(plain.data()), tokens, cols, cols,
-                                         packed.as<std::uint8_t>(), nullptr);
-  NIBBLE_CHECK(status.ok(), status.message());
-  return packed;
-}
-
 std::vector<float> on_gpu(RandomBlocks<E4m3Codes>& matrix, const std::vector<Bf16>& x,
                           BlockLinearPath path = BlockLinearPath::faster) {
   const int rows = matrix.shape.rows, tokens = static_cast<int>(x.size()) / matrix.shape.cols;

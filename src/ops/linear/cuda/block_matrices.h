@@ -3,7 +3,9 @@
 // a matrix has one above those of its sixteens.
 //
 //   granule   16 consecutive rows over the whole of K; granules follow one another, experts too
-//   k64 block pieces of 32 lanes x 16 bytes: first those of the even rows, then those of the odd ones
+//   k64 block pieces of 32 lanes x 16 bytes: first those of the even rows, then those of the odd ones; of FP8
+//             first those of steps 0 and 1, a word of the even row and one of the odd row a step, then of 2
+//             and 3
 //   factors   a pair for a granule and 128 columns: of the even rows and of the odd ones; 1 where rows have
 //   scales
 //
@@ -17,7 +19,8 @@
 // step s, which has elements 16s .. 16s + 15, those at 2t, 2t + 1, 2t + 8 and 2t + 9. So token tiles
 // (dense_tiles.h) are what wgmma reads.
 //
-// Codes of FP8 lie so that two masks and two shifts leave two bfloat16 pairs of a word (place_e4m3).
+// Codes of FP8 lie so that six instructions leave two bfloat16 pairs of a word (place_e4m3), and that the FP8
+// tensor cores take pieces as they are.
 //
 // Order of additions of every product on this layout, an op's contract, that of ops/linear/weight_matrix.h
 // with the tensor core's sums of blocks:
@@ -64,26 +67,10 @@ struct alignas(8) BlockFactors {
   float even, odd;
 };
 
-// Four codes of E4M3, the first in the low byte, as they lie in a word: the first two with their signs at bit
-// 15 and their other bits at 4..10 of each half, and of the last two what those leave free.
-NIBBLE_HOST_DEVICE constexpr std::uint32_t packed_e4m3(std::uint32_t codes) {
-  std::uint32_t word = 0;
-  for (int i = 0; i < 2; ++i) {
-    const std::uint32_t first = codes >> 8 * i & 0xff, second = codes >> (16 + 8 * i) & 0xff;
-    word |= ((first & 0x80) << 8 | (first & 0x7f) << 4 | (second & 0x80) << 4 | (second & 0x70) << 8 |
-             (second & 0x0f))
-            << 16 * i;
-  }
-  return word;
-}
-// Both pairs as bfloat16, 2^-120 of their values, which placed_e4m3_factor corrects exactly. A code that is
-// no number would be 480: packing makes its factors none.
-struct PlacedE4m3 {
-  std::uint32_t first, second;
-};
-inline constexpr std::uint32_t placed_e4m3_factor = 0x7b807b80u;  // 2^120, twice
-NIBBLE_HOST_DEVICE constexpr PlacedE4m3 place_e4m3(std::uint32_t word) {
-  return {word & 0x87f087f0u, (word << 4 & 0x80f080f0u) | (word >> 4 & 0x07000700u)};
+// Four codes of E4M3, the first in the low byte, as they lie in a word: the second and the third exchanged,
+// so that a pair of bfloat16 comes from the low bytes of its halves and one from the high bytes.
+NIBBLE_HOST_DEVICE constexpr std::uint32_t paired_e4m3(std::uint32_t codes) {
+  return (codes & 0xff0000ffu) | (codes >> 8 & 0xff00u) | (codes & 0xff00u) << 8;
 }
 
 template <class Codes>

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "formats/bf16.h"
 #include "ops/linear/cuda/block_matrices.h"
@@ -100,13 +101,23 @@ __device__ __forceinline__ void operands_of(const Share<Bf16Codes>& share, int h
     for (int i = 0; i < 4; ++i) a[step][i] = word_of(share.piece[i % 2 * 2 + half], step * 2 + i / 2);
   }
 }
+// Both pairs of a word (paired_e4m3) as bfloat16, 2^-120 of their values, which placed_e4m3_factor corrects
+// exactly. A code that is no number would be 480: its factors are none.
+struct PlacedE4m3 {
+  std::uint32_t first, second;
+};
+inline constexpr std::uint32_t placed_e4m3_factor = 0x7b807b80u;  // 2^120, twice
+__device__ __forceinline__ PlacedE4m3 place_e4m3(std::uint32_t word) {
+  return {ptx::sign_extended_low_bytes(word) << 4 & 0x87f087f0u,
+          (word & 0x80008000u) | (word >> 4 & 0x07f007f0u)};
+}
 __device__ __forceinline__ void operands_of(const Share<E4m3Codes>& share, int half,
                                             std::uint32_t (&a)[2][4]) {
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const PlacedE4m3 placed = place_e4m3(word_of(share.piece[i], 2 * half + step));
+      const PlacedE4m3 placed = place_e4m3(word_of(share.piece[half], 2 * step + i));
       a[step][i] = ptx::multiply_bf16x2(placed.first, placed_e4m3_factor);
       a[step][i + 2] = ptx::multiply_bf16x2(placed.second, placed_e4m3_factor);
     }
@@ -160,6 +171,21 @@ __device__ __forceinline__ void multiply_block(float (&sums)[eights][4], const S
       ptx::mma_m16n8k16_bf16(sums[j], of[0], of[1], of[2], of[3], b[2 * step], b[2 * step + 1]);
     }
   }
+}
+
+// What a finished total is multiplied by: the scales of a lane's two rows of weights. Ones where rows have
+// none.
+struct RowScales {
+  float even = 1, odd = 1;
+};
+template <class Codes>
+__device__ __forceinline__ RowScales row_scales_of(const BlockMatrices<Codes>& weights, int expert,
+                                                   int even_row) {
+  if constexpr (!std::is_same_v<Codes, E4m3Codes>) return {};
+  if (weights.row_scales == nullptr || even_row >= weights.shape.rows) return {};
+  const float2 scales = *reinterpret_cast<const float2*>(
+      weights.row_scales + static_cast<std::size_t>(expert) * weights.shape.rows + even_row);
+  return {scales.x, scales.y};
 }
 
 // A block of 128 columns added to the total, in one rounding.

@@ -142,6 +142,8 @@ __global__ void __launch_bounds__(FewShared<Codes, eights>::threads, eights == 2
     BlockFactors* const factors = shared.factors[(granule - begin) % 2];
     if (Codes::scaled && thread < scale_blocks) factors[thread] = ahead;
     if (granule + 1 < past) read_factor(granule + 1);
+    const int weight_row = granule * block_granule_rows + lane / 4 * 2;
+    const RowScales scales = row_scales_of(params.weights, 0, weight_row);
     float even = 0, odd = 0;
 #pragma unroll 1
     for (int span = 0; span < scale_blocks; span += Shared::span, turn ^= 1) {
@@ -211,7 +213,8 @@ __global__ void __launch_bounds__(FewShared<Codes, eights>::threads, eights == 2
     }
     const int row = thread / 64 * 8 + lane % 4 * 2 + thread / 32 % 2;
     if (thread < pairs && row < rows)
-      params.store(first_row + row, granule * block_granule_rows + lane / 4 * 2, even, odd);
+      params.store.put(first_row + row, weight_row,
+                       params.store.value(__fmul_rn(even, scales.even), __fmul_rn(odd, scales.odd)));
     __syncwarp();  // the next products need all lanes at once
   }
 }

@@ -18,6 +18,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/ring_stage.cuh"
 #include "ops/linear/cuda/block_operands.cuh"
+#include "ops/linear/cuda/block_outputs.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/copy_groups.cuh"
 #include "ops/ptx/grid.cuh"
@@ -253,27 +254,9 @@ struct Multiplier {
       for (int i = 0; i < rows / 2; ++i)
         totals[i] = add_block<Codes>(totals[i], sums[i], i % 4 < 2 ? factor.even : factor.odd);
     }
-    if (granule < shape.granules()) store(group, granule, totals);
-  }
-
-  template <int count>
-  __device__ __forceinline__ void store(const RowGroup& group, int granule, const float (&totals)[count]) {
-    constexpr int at_once = count / 2 < 8 ? count / 2 : 8;
-    const int weight_row = granule * block_granule_rows + lane / 4 * 2;
-#pragma unroll
-    for (int first = 0; first < count / 2; first += at_once) {
-      int rows[at_once];
-#pragma unroll
-      for (int i = 0; i < at_once; ++i) {
-        const int of = first + i, column = of / 2 * 8 + lane % 4 * 2 + of % 2;
-        rows[i] = column < group.count ? params.groups.row_of(group, column) : -1;
-      }
-#pragma unroll
-      for (int i = 0; i < at_once; ++i) {
-        const int at = (first + i) / 2 * 4 + i % 2;
-        if (rows[i] >= 0) params.store(rows[i], weight_row, totals[at], totals[at + 2]);
-      }
-    }
+    if (granule >= shape.granules()) return;
+    GranuleOutputs<Codes, Store>{params.weights, params.groups, params.store}.write(group, granule, totals,
+                                                                                    [](int) { return 1.0f; });
   }
 
   __device__ __forceinline__ void run() {

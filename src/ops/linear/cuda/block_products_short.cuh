@@ -75,7 +75,9 @@ __global__ void __launch_bounds__(short_threads, 2)
   const int adder = warp % short_adders;
   int added = begin + warp / short_adders;
   BlockFactors factors{1, 1};
+  RowScales scales;
   const auto read_factors = [&] {
+    scales = row_scales_of(params.weights, 0, added * block_granule_rows + lane / 4 * 2);
     if (Codes::scaled && added < past && lane < scale_blocks)
       factors = params.weights
                     .factors[static_cast<std::size_t>(added) * static_cast<std::size_t>(scale_blocks) + lane];
@@ -124,7 +126,9 @@ __global__ void __launch_bounds__(short_threads, 2)
       odd =
           add_block<Codes>(odd, found[block][adder + 2][lane], __shfl_sync(0xffffffffu, factors.odd, block));
     }
-    if (row < params.rows) params.store(row, granule * block_granule_rows + lane / 4 * 2, even, odd);
+    if (row < params.rows)
+      params.store.put(row, granule * block_granule_rows + lane / 4 * 2,
+                       params.store.value(__fmul_rn(even, scales.even), __fmul_rn(odd, scales.odd)));
     added += teams;
     read_factors();
     __syncwarp();  // the next products need all lanes at once

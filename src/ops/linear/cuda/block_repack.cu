@@ -60,20 +60,28 @@ __global__ void __launch_bounds__(repack_threads)
                     piece / of_row;
     const int from_row = repack.halves ? row / 2 + row % 2 * (shape.rows / 2) : row;
     const std::size_t row_begin = (expert * shape.rows + from_row) * shape.cols;
-    uint4 codes = repack.order == ColumnOrder::quarters
-                      ? quarter_of_row<Codes>(repack, row_begin,
-                                              block * block_k + lane % 4 * 16 + piece % of_row * elements)
-                      : steps_of_row<Codes>(repack, row_begin, block * block_k + lane % 4 * 2);
+    const uint4 codes =
+        repack.order == ColumnOrder::quarters
+            ? quarter_of_row<Codes>(repack, row_begin,
+                                    block * block_k + lane % 4 * 16 + piece % of_row * elements)
+            : steps_of_row<Codes>(repack, row_begin, block * block_k + lane % 4 * 2);
     if constexpr (std::is_same_v<Codes, E4m3Codes>) {
       if (any_is_nan(codes)) {
         BlockFactors& factors =
             repack.factors[granule_of_all * shape.scale_blocks() + block * block_k / block_scale_columns];
         (piece / of_row == 0 ? factors.even : factors.odd) = __uint_as_float(0x7fc00000u);
       }
-      codes =
-          make_uint4(packed_e4m3(codes.x), packed_e4m3(codes.y), packed_e4m3(codes.z), packed_e4m3(codes.w));
+      // The words of a row are every other word of both pieces.
+      auto* const to =
+          reinterpret_cast<std::uint32_t*>(repack.out + block_of_all * Codes::block_bytes) + lane * 4 + piece;
+      constexpr int further = block_piece_bytes / 4;
+      to[0] = paired_e4m3(codes.x);
+      to[2] = paired_e4m3(codes.y);
+      to[further] = paired_e4m3(codes.z);
+      to[further + 2] = paired_e4m3(codes.w);
+    } else {
+      reinterpret_cast<uint4*>(repack.out)[i] = codes;
     }
-    reinterpret_cast<uint4*>(repack.out)[i] = codes;
   }
 }
 

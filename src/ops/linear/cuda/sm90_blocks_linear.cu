@@ -6,6 +6,7 @@
 #include "ops/linear/cuda/block_linear_cuda.h"
 #include "ops/linear/cuda/block_products_few.cuh"
 #include "ops/linear/cuda/block_products_many.cuh"
+#include "ops/linear/cuda/block_products_rounded.cuh"
 #include "ops/linear/cuda/block_products_short.cuh"
 
 namespace nibble {
@@ -16,21 +17,39 @@ using namespace block_products;
 struct StoreRows {
   float* y;
   int stride;
-  __device__ __forceinline__ void operator()(int row, int weight_row, float even, float odd) const {
-    *reinterpret_cast<float2*>(y + static_cast<std::size_t>(row) * stride + weight_row) =
-        make_float2(even, odd);
+  __device__ __forceinline__ static float2 value(float even, float odd) { return make_float2(even, odd); }
+  __device__ __forceinline__ void put(int row, int weight_row, float2 both) const {
+    *reinterpret_cast<float2*>(y + static_cast<std::size_t>(row) * stride + weight_row) = both;
   }
 };
 
-// The same of a matrix whose rows have scales.
-struct StoreScaledRows {
-  StoreRows rows;
-  const float* scales;  // [weight rows]
-  __device__ __forceinline__ void operator()(int row, int weight_row, float even, float odd) const {
-    const float2 scale = *reinterpret_cast<const float2*>(scales + weight_row);
-    rows(row, weight_row, __fmul_rn(even, scale.x), __fmul_rn(odd, scale.y));
+// Rows of a group: the narrowest tile that holds all, or the widest.
+int group_rows(int tokens) { return tokens <= 32 ? 32 : tokens <= 64 ? 64 : 128; }
+
+template <class Codes>
+Status multiply_rounded_rows(const StoreRows& store, const BlockLinearCudaArgs<Codes>& args,
+                             cudaStream_t stream) {
+  if constexpr (!std::is_same_v<Codes, E4m3Codes>) {
+    return invalid_argument("rows are rounded to FP8 in front of FP8 weights alone");
+  } else {
+    const int tokens = args.x.tokens, rows = group_rows(tokens);
+    round_rows_cuda({.tiles = args.x,
+                     .rows = tokens,
+                     .cols = args.weight.shape.cols,
+                     .order = column_order<Codes>,
+                     .to = args.rounding},
+                    stream);
+    rounded_products::launch_rounded(
+        rounded_products::Params<StoreRows>{.map = {},
+                                            .weights = args.weight,
+                                            .x = {args.rounding.codes, args.rounding.scales},
+                                            .groups = {.all = tokens},
+                                            .choices = 1,
+                                            .store = store},
+        rows, (tokens + rows - 1) / rows, stream);
+    return {};
   }
-};
+}
 
 // Up to which the kernel for few tokens is the faster one. The other one has a block for 128 rows of weights:
 // where those are fewer than a quarter of the multiprocessors, they wait for one another's bytes.
@@ -38,33 +57,6 @@ template <class Codes>
 int few_tokens_of(const BlockShape<Codes>& shape) {
   const bool blocks_are_few = shape.granules() / item_granules < processors_of_device() / 4;
   return blocks_are_few ? 4 * few_block_rows : few_block_rows;
-}
-
-template <class Codes, class Store>
-Status multiply_into(const Store& store, const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
-  const BlockShape<Codes>& shape = args.weight.shape;
-  const int tokens = args.x.tokens;
-  const Inputs x = token_tiles(args.x, shape.blocks());
-  const bool few = args.path == BlockLinearPath::few
-                       ? shape.scale_blocks() <= few_most_scale_blocks
-                       : args.path == BlockLinearPath::faster && block_linear_takes_few(shape, tokens);
-  if (few) {
-    const FewParams<Codes, Store> params{args.weight, x, tokens, store, args.lets_beside};
-    if (short_takes(shape, tokens)) {
-      launch_short(params, stream);
-    } else {
-      launch_few(params, stream);
-    }
-    return {};
-  }
-  if (args.lets_beside)
-    return invalid_argument("only the path for few rows lets another product run beside it");
-  const int rows = tokens <= 32 ? 32 : tokens <= 64 ? 64 : 128;
-  launch_many<column_order<Codes>>(
-      ManyParams<Codes, Store>{
-          .map = {}, .weights = args.weight, .x = x, .groups = {.all = tokens}, .choices = 1, .store = store},
-      rows, (tokens + rows - 1) / rows, stream);
-  return {};
 }
 
 template <class Codes>
@@ -80,11 +72,29 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
   }
   if (args.x.tokens == 0) return {};
   const StoreRows store{args.y, args.y_stride};
-  if constexpr (std::is_same_v<Codes, E4m3Codes>) {
-    if (args.weight.row_scales != nullptr)
-      return multiply_into(StoreScaledRows{store, args.weight.row_scales}, args, stream);
+  if (args.rounding.codes != nullptr) return multiply_rounded_rows(store, args, stream);
+  const int tokens = args.x.tokens;
+  const Inputs x = token_tiles(args.x, shape.blocks());
+  const bool few = args.path == BlockLinearPath::few
+                       ? shape.scale_blocks() <= few_most_scale_blocks
+                       : args.path == BlockLinearPath::faster && block_linear_takes_few(shape, tokens);
+  if (few) {
+    const FewParams<Codes, StoreRows> params{args.weight, x, tokens, store, args.lets_beside};
+    if (short_takes(shape, tokens)) {
+      launch_short(params, stream);
+    } else {
+      launch_few(params, stream);
+    }
+    return {};
   }
-  return multiply_into(store, args, stream);
+  if (args.lets_beside)
+    return invalid_argument("only the path for few rows lets another product run beside it");
+  const int rows = group_rows(tokens);
+  launch_many<column_order<Codes>>(
+      ManyParams<Codes, StoreRows>{
+          .map = {}, .weights = args.weight, .x = x, .groups = {.all = tokens}, .choices = 1, .store = store},
+      rows, (tokens + rows - 1) / rows, stream);
+  return {};
 }
 
 }  // namespace

@@ -97,7 +97,8 @@ struct Unit {
   int granule = 0;
   int begin = 0, count = 0;  // of its slots
   const std::uint8_t* x = nullptr;
-  BlockFactors factor[2] = {};  // of blocks lane and lane + 32
+  BlockFactors factor[2] = {};       // of blocks lane and lane + 32
+  block_products::RowScales scales;  // of the lane's rows
 };
 
 template <class Codes, class Store>
@@ -124,6 +125,8 @@ __device__ __forceinline__ Unit read_unit(const Params<Codes, Store>& params, co
     for (int i = 0; i < 2; ++i) {
       if (lane + 32 * i < blocks) unit.factor[i] = from[lane + 32 * i];
     }
+    unit.scales = row_scales_of(params.weights, groups.experts[walk.active],
+                                unit.granule * block_granule_rows + lane / 4 * 2);
   }
   return unit;
 }
@@ -237,8 +240,11 @@ struct Worker {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int column = lane % 4 * 2 + j;
-        if (column < unit.count)
-          params.store(groups.slots[unit.begin + column], row, totals[j], totals[2 + j]);
+        if (column < unit.count) {
+          params.store.put(groups.slots[unit.begin + column], row,
+                           params.store.value(__fmul_rn(totals[j], unit.scales.even),
+                                              __fmul_rn(totals[2 + j], unit.scales.odd)));
+        }
       }
       __syncwarp();  // the next products need all lanes at once
     }

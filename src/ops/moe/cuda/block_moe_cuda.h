@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "formats/bf16.h"
 #include "ops/linear/cuda/block_matrices.h"
+#include "ops/linear/cuda/rounded_rows.h"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/row/gated_unit.h"
 
@@ -52,6 +53,9 @@ struct BlockMoeCudaArgs {
   BlockMoeWorkspace workspace;
   BlockMoePath path = BlockMoePath::faster;
   BlockMoeProducts products = BlockMoeProducts::both;
+  // Of experts in FP8, with both products: x and h are rounded to FP8 (rounded_rows.h) in front of them. Room
+  // for block_moe_rounding_bytes and as many scales as slots.
+  RoundingRoom rounding = {};
 };
 
 // Experts that the list of groups has room for.
@@ -64,6 +68,14 @@ constexpr int block_moe_groups(int slots, int experts) {
 constexpr std::size_t block_moe_group_bytes(int slots, int experts) {
   return 16 + 16 * static_cast<std::size_t>(block_moe_groups(slots, experts)) +
          4 * static_cast<std::size_t>(slots);
+}
+
+constexpr std::size_t block_moe_rounding_bytes(int tokens, int slots, int hidden, int intermediate) {
+  const std::size_t of_x = static_cast<std::size_t>(tokens) *
+                           static_cast<std::size_t>(rounded_row_bytes(hidden)),
+                    of_h = static_cast<std::size_t>(slots) *
+                           static_cast<std::size_t>(rounded_row_bytes(intermediate));
+  return of_x > of_h ? of_x : of_h;
 }
 
 // Whether so many slots are taken by the path for few tokens: a launch for each product, of which the first

@@ -42,7 +42,7 @@ struct Layer {
 
   // The products [slots, hidden]; NaN where there is no expert.
   std::vector<float> on_gpu(const std::vector<Bf16>& x, const std::vector<std::int32_t>& ids,
-                            BlockMoePath path) {
+                            BlockMoePath path, bool rounds = false) {
     const std::size_t width = static_cast<std::size_t>(hidden), tokens = x.size() / width;
     const std::size_t stride = static_cast<std::size_t>(gate_up.shape.padded_cols());
     std::vector<Bf16> padded(tokens * stride);
@@ -54,6 +54,11 @@ struct Layer {
         device_bytes(ids.size() * static_cast<std::size_t>(down.shape.padded_cols()) * 2, 0);
     DeviceBuffer products = device_bytes(ids.size() * width * 4, 0xff);
     DeviceBuffer groups = device_bytes(block_moe_group_bytes(static_cast<int>(ids.size()), experts), 0xff);
+    const int slots = static_cast<int>(ids.size());
+    DeviceBuffer codes = device_bytes(
+                     block_moe_rounding_bytes(static_cast<int>(tokens), slots, hidden, intermediate), 0xff),
+                 scales = device_bytes(ids.size() * 4, 0xff);
+    const RoundingRoom rounding{codes.as<std::uint8_t>(), scales.as<float>()};
     const Status status = block_moe_cuda(
         BlockMoeWeightsOf<Codes>{gate_up.view(), down.view(), silu_unit},
         {.x = device_x.as<Bf16>(),
@@ -62,7 +67,8 @@ struct Layer {
          .top_k = top_k,
          .expert_ids = device_ids.as<std::int32_t>(),
          .workspace = {activations.as<Bf16>(), products.as<float>(), groups.as<std::uint8_t>()},
-         .path = path},
+         .path = path,
+         .rounding = rounds ? rounding : RoundingRoom{}},
         nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
     std::vector<float> result(ids.size() * width);
@@ -128,6 +134,73 @@ TYPED_TEST(BlockMoeOnTheGpu, OneTokenOfAWideLayerHasTheBitsOfMany) {
     EXPECT_EQ(layer.on_gpu(x, routing.ids, BlockMoePath::few),
               layer.on_gpu(x, routing.ids, BlockMoePath::many))
         << hidden << " x " << width;
+  }
+}
+
+// Rows of a token and of its experts' activations as the kernels round them.
+std::vector<float> rounded(const float* row, int cols) {
+  std::vector<float> values(row, row + cols);
+  const float largest = std::abs(*std::max_element(
+      values.begin(), values.end(), [](float a, float b) { return std::abs(a) < std::abs(b); }));
+  const float scale = std::ldexp(1.0f, rounded_exponent(Bf16::from_float(largest).bits));
+  for (float& value : values) value = E4m3::from_float(value / scale).to_float() * scale;
+  return values;
+}
+
+TYPED_TEST(BlockMoeOnTheGpu, RoundedRowsAreNearDoublePrecisionAndATokensBitsDependOnNoOther) {
+  if constexpr (std::is_same_v<typename TypeParam::Codes, Bf16Codes>) {
+    GTEST_SKIP() << "of FP8 alone";
+  } else {
+    std::mt19937 random(8);
+    Layer<TypeParam> layer(random, 5, 3, 336, 144);
+    const int tokens = small_cases ? 44 : 700;
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * layer.hidden));
+    MoeRouting routing(random, tokens, layer.experts, layer.top_k);
+    for (std::size_t slot = 1; slot < routing.ids.size(); slot += 11) routing.ids[slot] = -1;
+    const std::vector<float> all = layer.on_gpu(x, routing.ids, BlockMoePath::faster, true);
+
+    std::vector<float> floats;
+    for (const Bf16 value : x) floats.push_back(value.to_float());
+    ThreadPool threads(1);
+    const std::vector<float> ones(routing.ids.size(), 1.0f);
+    const std::vector<double> exact = moe_reference(
+        threads,
+        {.top_k = layer.top_k,
+         .hidden = layer.hidden,
+         .intermediate = layer.intermediate,
+         .unit = silu_unit,
+         .bf16_h = true},
+        floats, routing.ids, ones,
+        [&](int e, int row, const float* in) {
+          return layer.gate_up.product(e, row, rounded(in, layer.hidden).data());
+        },
+        [&](int e, int row, const float* in) {
+          return layer.down.product(e, row, rounded(in, layer.intermediate).data());
+        });
+    double apart = 0, norm = 0;
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      const std::size_t width = static_cast<std::size_t>(layer.hidden), token = i / width;
+      double sum = 0;
+      for (std::size_t choice = 0; choice < 3; ++choice) {
+        const std::size_t slot = token * 3 + choice;
+        if (routing.ids[slot] >= 0) sum += double{all[slot * width + i % width]};
+      }
+      apart += (sum - exact[i]) * (sum - exact[i]);
+      norm += exact[i] * exact[i];
+    }
+    // A value of h may fall to the other side of a border between two codes.
+    EXPECT_LT(std::sqrt(apart / norm), 5e-3);
+
+    for (const int count : {1, 2, 13, 41, 120, tokens}) {
+      if (count > tokens) continue;
+      const std::vector<Bf16> first(x.begin(), x.begin() + count * layer.hidden);
+      const std::vector<std::int32_t> ids(routing.ids.begin(), routing.ids.begin() + count * layer.top_k);
+      const std::vector<float> some = layer.on_gpu(first, ids, BlockMoePath::faster, true);
+      for (std::size_t i = 0; i < some.size(); ++i) {
+        if (ids[i / static_cast<std::size_t>(layer.hidden)] < 0) continue;
+        ASSERT_EQ(some[i], all[i]) << "of " << count << " tokens, at " << i;
+      }
+    }
   }
 }
 

@@ -2,15 +2,17 @@
 // products and the expert layer, each in a CUDA graph of 12 layers with weights of their own, so that the
 // second-level cache holds none of the next one's; random codes, random inputs, random experts.
 //
-//   blocks_cuda_bench [--formats fp8,bf16,nvfp4] [--tokens 1,8,64,...] [--hidden 2048] [--intermediate 768]
+//   blocks_cuda_bench [--formats fp8,fp8_row,fp8_rounded,bf16,nvfp4] [--tokens 1,8,64,...] [--hidden 2048]
+//   [--intermediate 768]
 //                     [--experts 128] [--top-k 8] [--heads 32] [--kv-heads 4] [--head-dim 128]
 //                     [--kernels few|many] [--json FILE]
 //
 // Prints a line for each: microseconds (median of the replays), share on the bytes that must be read of what
 // a kernel that only reads gets from this GPU, TFLOP/s. NVFP4: attention's
-// products alone; bf16: experts alone.
+// products alone; bf16: experts alone. fp8_row: with a scale a row; fp8_rounded: of rows rounded to FP8.
 #include <numeric>
 #include <set>
+#include <sstream>
 #include <type_traits>
 
 #include "ops/cuda/read_peak.cuh"
@@ -28,6 +30,12 @@ struct Model {
   BlockMoePath path = BlockMoePath::faster;
 };
 
+struct Format {
+  const char* name;
+  bool scales_rows = false;
+  bool rounds = false;
+};
+
 float some_factor(std::mt19937&) { return 0.0005f; }
 
 // Layers of `experts` matrices of one shape each.
@@ -35,20 +43,39 @@ template <class Codes>
 struct Matrices {
   BlockShape<Codes> shape;
   int experts;
-  DeviceBuffer codes, factors;
+  DeviceBuffer codes, factors, row_scales;
 
-  Matrices(int rows, int cols, int experts_, std::mt19937& random)
-      : shape{rows, cols},
+  Matrices(const Format& format, BlockShape<Codes> shape_, int experts_, std::mt19937& random)
+      : shape(shape_),
         experts(experts_),
         codes(bench::random_weights(layers * of_layer() * shape.bytes(), 3)),
         factors(bench::filled(std::max<std::size_t>(1, layers * of_layer() * shape.factors() * 2),
-                              some_factor, random)) {}
+                              some_factor, random)) {
+    if (format.scales_rows)
+      row_scales =
+          bench::filled(layers * of_layer() * static_cast<std::size_t>(shape.rows), some_factor, random);
+  }
   std::size_t of_layer() const { return static_cast<std::size_t>(experts); }
   std::size_t bytes() const { return shape.bytes() + shape.factors() * sizeof(BlockFactors); }
   BlockMatrices<Codes> layer(int index) {
     const std::size_t at = static_cast<std::size_t>(index) * of_layer();
-    return {codes.as<std::uint8_t>() + at * shape.bytes(),
-            Codes::scaled ? factors.as<BlockFactors>() + at * shape.factors() : nullptr, experts, shape};
+    return {
+        codes.as<std::uint8_t>() + at * shape.bytes(),
+        Codes::scaled ? factors.as<BlockFactors>() + at * shape.factors() : nullptr, experts, shape,
+        row_scales.size() > 0 ? row_scales.as<float>() + at * static_cast<std::size_t>(shape.rows) : nullptr};
+  }
+};
+
+// Room for rows that are rounded, where the format has them.
+struct Rounding {
+  mutable DeviceBuffer codes, scales;
+
+  Rounding(const Format& format, std::size_t bytes, std::size_t rows) {
+    if (format.rounds) codes = bench::zeroed(bytes), scales = bench::zeroed(rows * sizeof(float));
+  }
+  RoundingRoom room() const {
+    if (codes.size() == 0) return {};
+    return {codes.as<std::uint8_t>(), scales.as<float>()};
   }
 };
 
@@ -63,7 +90,7 @@ struct Report {
            double flops) {
     const double seconds = times.median * 1e-6;
     const double share = 100 * bytes / seconds / read_peak, rate = flops / seconds / 1e12;
-    std::printf("%-5s %-7s %5d tokens %9.2f us (%.2f .. %.2f)  %5.1f %% of %.0f GB/s  %6.1f TFLOP/s\n",
+    std::printf("%-11s %-7s %5d tokens %9.2f us (%.2f .. %.2f)  %5.1f %% of %.0f GB/s  %6.1f TFLOP/s\n",
                 format, name, tokens, times.median, times.least, times.most, share, read_peak * 1e-9, rate);
     std::fflush(stdout);
     char line[256];
@@ -76,30 +103,35 @@ struct Report {
 };
 
 template <class Codes>
-void run_dense(const char* format, const char* name, int rows, int cols, const std::vector<int>& tokens,
-               Report& report, std::mt19937& random) {
-  Matrices<Codes> matrices(rows, cols, 1, random);
+void run_dense(const Format& format, const char* name, BlockShape<Codes> shape,
+               const std::vector<int>& tokens, Report& report, std::mt19937& random) {
+  Matrices<Codes> matrices(format, shape, 1, random);
+  const auto [rows, cols] = shape;
   for (const int count : tokens) {
     DeviceBuffer x = bench::random_weights(DenseShape{0, cols}.token_bytes(count), 7);
     DeviceBuffer y = bench::zeroed(static_cast<std::size_t>(count) * static_cast<std::size_t>(rows) * 4);
+    const Rounding rounding(format, rounded_row_bytes(cols) * static_cast<std::size_t>(count),
+                            static_cast<std::size_t>(count));
     const bench::Times times = bench::time_graph(layers, replays_of(count), [&](cudaStream_t stream) {
       for (int layer = 0; layer < layers; ++layer) {
         bench::require(block_linear_cuda(BlockLinearCudaArgs<Codes>{.x = {x.as<std::uint8_t>(), count},
                                                                     .weight = matrices.layer(layer),
                                                                     .y = y.as<float>(),
-                                                                    .y_stride = rows},
+                                                                    .y_stride = rows,
+                                                                    .rounding = rounding.room()},
                                          stream));
       }
     });
-    report.add(format, name, count, times, static_cast<double>(matrices.bytes()), 2.0 * rows * cols * count);
+    report.add(format.name, name, count, times, static_cast<double>(matrices.bytes()),
+               2.0 * rows * cols * count);
   }
 }
 
 template <class Codes>
-void run_experts(const char* format, const Model& model, const std::vector<int>& tokens, Report& report,
+void run_experts(const Format& format, const Model& model, const std::vector<int>& tokens, Report& report,
                  std::mt19937& random) {
-  Matrices<Codes> up(2 * model.intermediate, model.hidden, model.experts, random),
-      down(model.hidden, model.intermediate, model.experts, random);
+  Matrices<Codes> up(format, {2 * model.intermediate, model.hidden}, model.experts, random),
+      down(format, {model.hidden, model.intermediate}, model.experts, random);
   for (const int count : tokens) {
     const std::size_t rows = static_cast<std::size_t>(count),
                       slots = rows * static_cast<std::size_t>(model.top_k);
@@ -123,6 +155,9 @@ void run_experts(const char* format, const Model& model, const std::vector<int>&
     DeviceBuffer h = bench::zeroed(slots * static_cast<std::size_t>(down.shape.padded_cols()) * 2);
     DeviceBuffer products = bench::zeroed(slots * static_cast<std::size_t>(model.hidden) * 4);
     DeviceBuffer groups = bench::zeroed(block_moe_group_bytes(static_cast<int>(slots), model.experts));
+    const Rounding rounding(
+        format, block_moe_rounding_bytes(count, static_cast<int>(slots), model.hidden, model.intermediate),
+        slots);
     const bench::Times times = bench::time_graph(layers, replays_of(count), [&](cudaStream_t stream) {
       for (int layer = 0; layer < layers; ++layer) {
         bench::require(block_moe_cuda(
@@ -133,22 +168,25 @@ void run_experts(const char* format, const Model& model, const std::vector<int>&
              .top_k = model.top_k,
              .expert_ids = device_ids.as<std::int32_t>() + static_cast<std::size_t>(layer) * slots,
              .workspace = {h.as<Bf16>(), products.as<float>(), groups.as<std::uint8_t>()},
-             .path = model.path},
+             .path = model.path,
+             .rounding = rounding.room()},
             stream));
       }
     });
-    report.add(format, "experts", count, times, distinct * static_cast<double>(up.bytes() + down.bytes()),
+    report.add(format.name, "experts", count, times,
+               distinct * static_cast<double>(up.bytes() + down.bytes()),
                6.0 * model.hidden * model.intermediate * static_cast<double>(slots));
   }
 }
 
 template <class Codes>
-void run_format(const char* format, const Model& model, const std::vector<int>& tokens, Report& report,
+void run_format(const Format& format, const Model& model, const std::vector<int>& tokens, Report& report,
                 std::mt19937& random) {
   if constexpr (!std::is_same_v<Codes, Bf16Codes>) {
-    run_dense<Codes>(format, "qkv", (model.heads + 2 * model.kv_heads) * model.head_dim, model.hidden, tokens,
+    const int heads = model.heads * model.head_dim;
+    run_dense<Codes>(format, "qkv", {heads + 2 * model.kv_heads * model.head_dim, model.hidden}, tokens,
                      report, random);
-    run_dense<Codes>(format, "o", model.hidden, model.heads * model.head_dim, tokens, report, random);
+    run_dense<Codes>(format, "o", {model.hidden, heads}, tokens, report, random);
   }
   if constexpr (!std::is_same_v<Codes, Nvfp4Codes>) run_experts<Codes>(format, model, tokens, report, random);
 }
@@ -180,10 +218,17 @@ int main(int argc, char** argv) {
   if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
   Report report{.read_peak = bench::measure_read_peak().rate, .lines = {}};
-  if (formats.find("fp8") != std::string::npos) run_format<E4m3Codes>("fp8", model, tokens, report, random);
-  if (formats.find("bf16") != std::string::npos) run_format<Bf16Codes>("bf16", model, tokens, report, random);
-  if (formats.find("nvfp4") != std::string::npos)
-    run_format<Nvfp4Codes>("nvfp4", model, tokens, report, random);
+  std::istringstream names(formats);
+  for (std::string name; std::getline(names, name, ',');) {
+    const Format format{name.c_str(), name == "fp8_row", name == "fp8_rounded"};
+    if (name == "bf16") {
+      run_format<Bf16Codes>(format, model, tokens, report, random);
+    } else if (name == "nvfp4") {
+      run_format<Nvfp4Codes>(format, model, tokens, report, random);
+    } else {
+      run_format<E4m3Codes>(format, model, tokens, report, random);
+    }
+  }
   bench::write_json(json, report.lines);
   return 0;
 }

@@ -9,7 +9,8 @@ namespace nibble {
 // As gated (ops/row/gated_unit.h), with the device's exponential.
 __device__ __forceinline__ float gated_on_device(float gate, float up, const GatedUnit& unit) {
   gate = gate > unit.limit ? unit.limit : gate;  // keeps a NaN, which fminf would not
-  up = up > unit.limit ? unit.limit : up < -unit.limit ? -unit.limit : up;
+  up = up > unit.limit ? unit.limit : up;
+  up = up < -unit.limit ? -unit.limit : up;  // two selections, where one expression would branch
   return gate * __fdividef(1.0f, 1.0f + __expf(-unit.alpha * gate)) * (up + unit.offset);
 }
 

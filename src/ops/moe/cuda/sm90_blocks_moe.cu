@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "ops/linear/cuda/block_products_many.cuh"
+#include "ops/linear/cuda/block_products_rounded.cuh"
 #include "ops/moe/cuda/block_experts_few.cuh"
 #include "ops/moe/cuda/block_moe_cuda.h"
 #include "ops/moe/cuda/expert_groups.cuh"
@@ -79,49 +80,21 @@ struct StoreGated {
   Bf16* h;
   int stride;
   GatedUnit unit;
-  __device__ __forceinline__ void operator()(int row, int weight_row, float even, float odd) const {
-    const std::uint32_t pair = ptx::pack_bf16x2(gated_on_device(even, odd, unit), 0.0f);
-    h[static_cast<std::size_t>(row) * stride + weight_row / 2].bits = static_cast<std::uint16_t>(pair);
+  __device__ __forceinline__ std::uint16_t value(float gate, float up) const {
+    return static_cast<std::uint16_t>(ptx::pack_bf16x2(gated_on_device(gate, up, unit), 0.0f));
+  }
+  __device__ __forceinline__ void put(int row, int weight_row, std::uint16_t bits) const {
+    h[static_cast<std::size_t>(row) * stride + weight_row / 2].bits = bits;
   }
 };
 struct StoreProducts {
   float* products;
   int hidden;
-  __device__ __forceinline__ void operator()(int row, int weight_row, float even, float odd) const {
-    *reinterpret_cast<float2*>(products + static_cast<std::size_t>(row) * hidden + weight_row) =
-        make_float2(even, odd);
+  __device__ __forceinline__ static float2 value(float even, float odd) { return make_float2(even, odd); }
+  __device__ __forceinline__ void put(int row, int weight_row, float2 both) const {
+    *reinterpret_cast<float2*>(products + static_cast<std::size_t>(row) * hidden + weight_row) = both;
   }
 };
-
-// Of weights whose rows have scales, which are those of the expert that a row of outputs has.
-template <class Store>
-struct ScaledStore {
-  Store store;
-  const float* scales;  // [experts, weight_rows]
-  int weight_rows;
-  FreshSlotChoices choices;
-  __device__ __forceinline__ void operator()(int row, int weight_row, float even, float odd) const {
-    const std::size_t of_expert = static_cast<std::size_t>(choices.expert_of(row)) * weight_rows;
-    const float2 scale = *reinterpret_cast<const float2*>(scales + of_expert + weight_row);
-    store(row, weight_row, __fmul_rn(even, scale.x), __fmul_rn(odd, scale.y));
-  }
-};
-
-FreshSlotChoices choices_of(const BlockMoeCudaArgs& args, int experts) {
-  return {{args.expert_ids, taken_of(args.share, experts), experts}};
-}
-
-// Runs launch(store) with the store, or with one that scales rows first where the weights have such scales.
-template <class Codes, class Store, class Launch>
-void with_scales(const BlockMatrices<Codes>& weights, const BlockMoeCudaArgs& args, const Store& store,
-                 const Launch& launch) {
-  if constexpr (std::is_same_v<Codes, E4m3Codes>) {
-    if (weights.row_scales != nullptr)
-      return launch(ScaledStore<Store>{store, weights.row_scales, weights.shape.rows,
-                                       choices_of(args, weights.experts)});
-  }
-  launch(store);
-}
 
 template <class Codes>
 Status check_shapes(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args) {
@@ -151,76 +124,110 @@ void launch_few(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs&
   using namespace block_experts;
   const int slots = args.tokens * args.top_k;
   const int stride = weights.down.shape.padded_cols();
-  const FreshSlotChoices choices = choices_of(args, weights.gate_up.experts);
+  const FreshSlotChoices choices{
+      {args.expert_ids, taken_of(args.share, weights.gate_up.experts), weights.gate_up.experts}};
   if (args.products != BlockMoeProducts::down) {
-    with_scales(weights.gate_up, args, StoreGated{args.workspace.activations, stride, weights.unit},
-                [&]<class Store>(const Store& store) {
-                  launch_experts<Awaits::choices>(
-                      block_experts::Params<Codes, Store>{.weights = weights.gate_up,
-                                                          .x = args.x,
-                                                          .x_stride = args.x_stride,
-                                                          .of_slots_a_row = of_slots_a_row(args.top_k),
-                                                          .slots = slots,
-                                                          .choices = choices,
-                                                          .granules = 0,
-                                                          .of_block = 0,
-                                                          .store = store},
-                      args.tokens, stream);
-                });
+    launch_experts<Awaits::choices>(
+        block_experts::Params<Codes, StoreGated>{.weights = weights.gate_up,
+                                                 .x = args.x,
+                                                 .x_stride = args.x_stride,
+                                                 .of_slots_a_row = of_slots_a_row(args.top_k),
+                                                 .slots = slots,
+                                                 .choices = choices,
+                                                 .granules = 0,
+                                                 .of_block = 0,
+                                                 .store = {args.workspace.activations, stride, weights.unit}},
+        args.tokens, stream);
   }
   if (args.products == BlockMoeProducts::gate_up) return;
-  with_scales(weights.down, args, StoreProducts{args.workspace.products, weights.down.shape.rows},
-              [&]<class Store>(const Store& store) {
-                launch_experts<Awaits::inputs>(
-                    block_experts::Params<Codes, Store>{.weights = weights.down,
-                                                        .x = args.workspace.activations,
-                                                        .x_stride = stride,
-                                                        .of_slots_a_row = of_slots_a_row(1),
-                                                        .slots = slots,
-                                                        .choices = choices,
-                                                        .granules = 0,
-                                                        .of_block = 0,
-                                                        .store = store},
-                    args.tokens, stream);
-              });
+  launch_experts<Awaits::inputs>(
+      block_experts::Params<Codes, StoreProducts>{
+          .weights = weights.down,
+          .x = args.workspace.activations,
+          .x_stride = stride,
+          .of_slots_a_row = of_slots_a_row(1),
+          .slots = slots,
+          .choices = choices,
+          .granules = 0,
+          .of_block = 0,
+          .store = {args.workspace.products, weights.down.shape.rows}},
+      args.tokens, stream);
 }
 
+// The launches for many tokens: groups of so many rows, then both products or one.
 template <class Codes>
-void launch_many(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args, int rows,
-                 cudaStream_t stream) {
-  const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
-  const GroupPlaces places(args.workspace.groups, slots, experts);
-  const int groups = slots / rows + (slots < experts ? slots : experts);
-  const int stride = weights.down.shape.padded_cols();
-  if (args.products != BlockMoeProducts::down) {
+struct ManyLaunches {
+  const BlockMoeWeightsOf<Codes>& weights;
+  const BlockMoeCudaArgs& args;
+  int rows;  // of a group
+  cudaStream_t stream;
+
+  int slots() const { return args.tokens * args.top_k; }
+  int experts() const { return weights.gate_up.experts; }
+  int groups() const { return slots() / rows + std::min(slots(), experts()); }
+  int stride() const { return weights.down.shape.padded_cols(); }
+  GroupPlaces places() const { return {args.workspace.groups, slots(), experts()}; }
+  StoreGated gated() const { return {args.workspace.activations, stride(), weights.unit}; }
+  StoreProducts products() const { return {args.workspace.products, weights.down.shape.rows}; }
+
+  void group() const {
     launch_kernel({.blocks = dim3(1), .threads = grouping_threads, .stream = stream, .overlaps = true},
-                  group_by_expert, SlotChoices{args.expert_ids, taken_of(args.share, experts), experts},
-                  slots, rows, places);
-    with_scales(weights.gate_up, args, StoreGated{args.workspace.activations, stride, weights.unit},
-                [&]<class Store>(const Store& store) {
-                  block_products::launch_many<ColumnOrder::quarters>(
-                      ManyParams<Codes, Store>{.map = {},
-                                               .weights = weights.gate_up,
-                                               .x = plain_rows(args.x, args.x_stride),
-                                               .groups = places.view(),
-                                               .choices = args.top_k,
-                                               .store = store},
-                      rows, groups, stream);
-                });
+                  group_by_expert, SlotChoices{args.expert_ids, taken_of(args.share, experts()), experts()},
+                  slots(), rows, places());
   }
-  if (args.products == BlockMoeProducts::gate_up) return;
-  with_scales(weights.down, args, StoreProducts{args.workspace.products, weights.down.shape.rows},
-              [&]<class Store>(const Store& store) {
-                block_products::launch_many<ColumnOrder::quarters>(
-                    ManyParams<Codes, Store>{.map = {},
-                                             .weights = weights.down,
-                                             .x = plain_rows(args.workspace.activations, stride),
-                                             .groups = places.view(),
-                                             .choices = 1,
-                                             .store = store},
-                    rows, groups, stream);
-              });
-}
+  // x: a row for so many consecutive slots.
+  template <class Store>
+  void multiply(const BlockMatrices<Codes>& matrices, const Inputs& x, int choices,
+                const Store& store) const {
+    block_products::launch_many<ColumnOrder::quarters>(ManyParams<Codes, Store>{.map = {},
+                                                                                .weights = matrices,
+                                                                                .x = x,
+                                                                                .groups = places().view(),
+                                                                                .choices = choices,
+                                                                                .store = store},
+                                                       rows, groups(), stream);
+  }
+  void run() const {
+    if (args.products != BlockMoeProducts::down) {
+      group();
+      multiply(weights.gate_up, plain_rows(args.x, args.x_stride), args.top_k, gated());
+    }
+    if (args.products == BlockMoeProducts::gate_up) return;
+    multiply(weights.down, plain_rows(args.workspace.activations, stride()), 1, products());
+  }
+
+  // The same of rows that are rounded first.
+  template <class Store>
+  void round_and_multiply(const BlockMatrices<Codes>& matrices, const RoundRowsCudaArgs& x, int choices,
+                          const Store& store) const {
+    round_rows_cuda(x, stream);
+    rounded_products::launch_rounded(rounded_products::Params<Store>{.map = {},
+                                                                     .weights = matrices,
+                                                                     .x = {x.to.codes, x.to.scales},
+                                                                     .groups = places().view(),
+                                                                     .choices = choices,
+                                                                     .store = store},
+                                     rows, groups(), stream);
+  }
+  void run_rounded() const {
+    group();
+    round_and_multiply(weights.gate_up,
+                       {.x = args.x,
+                        .x_stride = args.x_stride,
+                        .rows = args.tokens,
+                        .cols = weights.gate_up.shape.cols,
+                        .to = args.rounding,
+                        .copies = args.top_k},
+                       args.top_k, gated());
+    round_and_multiply(weights.down,
+                       {.x = args.workspace.activations,
+                        .x_stride = stride(),
+                        .rows = slots(),
+                        .cols = weights.down.shape.cols,
+                        .to = args.rounding},
+                       1, products());
+  }
+};
 
 template <class Codes>
 bool fits_few(const BlockMoeWeightsOf<Codes>& weights, int slots) {
@@ -234,14 +241,23 @@ Status layer(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& ar
   NIBBLE_RETURN_IF_ERROR(check_shapes(weights, args));
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   if (slots == 0) return {};
+  const int mean = slots / experts;  // tokens of an expert
+  const int rows = mean <= 20 ? 32 : mean <= 48 ? 64 : 128;
+  if constexpr (std::is_same_v<Codes, E4m3Codes>) {
+    if (args.rounding.codes != nullptr) {
+      if (args.products != BlockMoeProducts::both)
+        return invalid_argument("both products are queued at once where rows are rounded");
+      ManyLaunches<Codes>{weights, args, rows, stream}.run_rounded();
+      return {};
+    }
+  }
   const bool few =
       fits_few(weights, slots) &&
       (args.path == BlockMoePath::few || (args.path == BlockMoePath::faster && is_few(slots, experts)));
   if (few) {
     launch_few(weights, args, stream);
   } else {
-    const int mean = slots / experts;  // tokens of an expert
-    launch_many(weights, args, mean <= 20 ? 32 : mean <= 48 ? 64 : 128, stream);
+    ManyLaunches<Codes>{weights, args, rows, stream}.run();
   }
   return {};
 }

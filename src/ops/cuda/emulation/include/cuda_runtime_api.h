@@ -104,6 +104,9 @@ inline long long __shfl_up_sync(unsigned, long long value, int by) {
 inline long long __shfl_xor_sync(unsigned, long long value, int with) {
   return __shfl_sync(0, value, static_cast<int>(emulated_lane()) ^ with);
 }
+inline unsigned __shfl_xor_sync(unsigned, unsigned value, int with) {
+  return emulated_exchange(value)[static_cast<int>(emulated_lane()) ^ with].words[0];
+}
 inline int __shfl_up_sync(unsigned, int value, int by) {
   const int lane = static_cast<int>(emulated_lane());
   return __shfl_sync(0, value, lane >= by ? lane - by : lane);

@@ -63,6 +63,13 @@ inline std::uint32_t bf16x2_of_e4m3x2(std::uint16_t codes) {
                      E4m3{static_cast<std::uint8_t>(codes >> 8)}.to_float());
 }
 inline std::uint8_t e4m3_of(float value) { return E4m3::from_float(value).bits; }
+inline std::uint32_t sign_extended_low_bytes(std::uint32_t word) {
+  return (word & 0x00ff00ffu) | ((word & 0x80u) != 0 ? 0xff00u : 0) |
+         ((word & 0x800000u) != 0 ? 0xff000000u : 0);
+}
+inline std::uint16_t e4m3x2_of(float low, float high) {
+  return static_cast<std::uint16_t>(e4m3_of(low) | e4m3_of(high) << 8);
+}
 inline float exp2_fast(float x) { return x < -126.0f ? 0.0f : std::exp2(x); }
 
 }  // namespace nibble::ptx

@@ -1,0 +1,279 @@
+// Products with matrices in FP8 (block_matrices.h) and rows rounded to FP8 (rounded_rows.h), on the FP8
+// tensor cores: groups of up to 128 rows of one expert each, or of one matrix.
+//
+// Order of additions, an op's contract: that of block_matrices.h, where T_b is the FP8 tensor core's chain
+// over the block's four k32 steps from zero; past the end of K are zeros. The row of weights' scale, where it
+// has one, multiplies the total in one rounding; then the scale of the row of activations, a power of two. A
+// row's bits depend on nothing else. They are not those of the products with bfloat16 rows: that tensor core
+// adds with fewer bits.
+//
+// A block a multiprocessor takes items of 128 rows of weights and a group, of which neighbours share the
+// group. Two warpgroups multiply, a granule a warp, whose codes come to registers while the products of the
+// block before run. A block's sums are added to the totals while the other warpgroup multiplies. A third
+// brings 128 columns a stage of a ring: one thread orders weights, a box of eight granules, and all ask for
+// activations, a row of 128 bytes after the other, as wgmma reads them (ops/ptx/warpgroup_swizzled.cuh).
+//
+// 128 columns of 128 rows of weights and of activations take the tensor cores 512 cycles, and shared memory
+// at 128 bytes a cycle 640: 256 for activations read by both warpgroups, 128 each for these and for weights
+// to come, and 128 for weights to be read.
+#pragma once
+
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/ring_stage.cuh"
+#include "ops/linear/cuda/block_operands.cuh"
+#include "ops/linear/cuda/block_outputs.cuh"
+#include "ops/linear/cuda/rounded_rows.h"
+#include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/copy_groups.cuh"
+#include "ops/ptx/grid.cuh"
+#include "ops/ptx/tensor_map.cuh"
+#include "ops/ptx/warpgroup_e4m3.cuh"
+#include "ops/ptx/warpgroup_registers.cuh"
+
+namespace nibble::rounded_products {
+
+using namespace block_products;
+
+inline constexpr int item_granules = 8;  // a warp each
+inline constexpr int product_warps = item_granules, carrying_warps = 4;
+inline constexpr int threads = 32 * (product_warps + carrying_warps);
+inline constexpr int carrying_registers = 56, product_registers = 224;
+
+template <int rows_>
+struct Tiles {
+  static constexpr int rows = rows_;  // of activations in a group: 32, 64 or 128
+  static constexpr int granule_bytes = 2 * E4m3Codes::block_bytes;
+  static constexpr int weight_bytes = item_granules * granule_bytes;
+  static constexpr int input_bytes = rows * ptx::swizzled_row_bytes;
+  static constexpr int stage_bytes = input_bytes + weight_bytes;  // multiples of 1,024
+  static constexpr int most_stages = 8, ring_limit = 200 * 1024;
+  static constexpr int stages =
+      ring_limit / stage_bytes < most_stages ? ring_limit / stage_bytes : most_stages;
+  static constexpr int barriers_at = stages * stage_bytes;
+  static constexpr int alignment = ptx::swizzled_eight_bytes;
+  static constexpr int shared_bytes = alignment + barriers_at + 2 * stages * 8;
+};
+
+template <class Store>
+struct Params {
+  ptx::TensorMap map;
+  BlockMatrices<E4m3Codes> weights;
+  RoundedRows x;  // with scales of rows of outputs
+  RowGroups groups;
+  int choices;  // consecutive rows of outputs that share one of inputs
+  Store store;
+
+  // Calls visit(group, first granule) for each of the block's items.
+  template <int rows, class Visit>
+  __device__ __forceinline__ void for_items(const Visit& visit) const {
+    const int row_items = (weights.shape.granules() + item_granules - 1) / item_granules;
+    const int items = groups.groups(rows) * row_items;
+    for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
+      const int group = item / row_items;
+      visit(groups.at(group, rows), (item - group * row_items) * item_granules);
+    }
+  }
+};
+
+struct Ring {
+  std::uint8_t* stages;
+  std::uint64_t *full, *empty;
+};
+
+// What the carrying warps bring of each item.
+template <class Tiles, class Store>
+__device__ __forceinline__ void carry(const Params<Store>& params, const Ring& ring, int warp, int lane) {
+  constexpr int ahead = Tiles::stages / 2;  // groups of copies under way
+  constexpr int rows_at_once = 4;           // of a warp, eight lanes a row
+  constexpr int turns = Tiles::rows / (carrying_warps * rows_at_once);
+  const int blocks = params.weights.shape.scale_blocks(), piece = lane % 8;
+  RingStage place, told;
+  int untold = 0;
+  const auto tell = [&] {
+    ptx::fence_shared_writes();  // before the products that read them
+    ptx::mbarrier_arrive(ring.full + told.stage);
+    told.next(Tiles::stages);
+    --untold;
+  };
+  params.template for_items<Tiles::rows>([&](const RowGroup& group, int first_granule) {
+    std::uint32_t from[turns];  // rows' codes, in sixteen bytes
+    const unsigned row_pieces = static_cast<unsigned>(rounded_row_bytes(params.weights.shape.cols)) / 16;
+#pragma unroll
+    for (int i = 0; i < turns; ++i) {
+      // Past the last row the last: columns do not mix.
+      const int at = min((i * carrying_warps + warp) * rows_at_once + lane / 8, group.count - 1);
+      from[i] = static_cast<unsigned>(params.groups.row_of(group, at) / params.choices) * row_pieces +
+                static_cast<unsigned>(piece);
+    }
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      std::uint8_t* const stage = ring.stages + place.stage * Tiles::stage_bytes;
+      ptx::mbarrier_wait(ring.empty + place.stage, place.parity ^ 1);
+      if (warp == 0 && lane == 0) {
+        ptx::mbarrier_arrive_expecting(ring.full + place.stage, Tiles::weight_bytes);
+        ptx::box_copy_to_shared(stage + Tiles::input_bytes, params.map, 2 * block,
+                                group.expert * params.weights.shape.granules() + first_granule,
+                                ring.full + place.stage);
+      }
+#pragma unroll
+      for (int i = 0; i < turns; ++i) {
+        const int row = (i * carrying_warps + warp) * rows_at_once + lane / 8;
+        ptx::copy_to_shared(stage + row * ptx::swizzled_row_bytes + (piece ^ row % 8) * 16,
+                            params.x.codes + (std::size_t{from[i]} + static_cast<unsigned>(block) * 8) * 16);
+      }
+      ptx::end_copy_group();
+      place.next(Tiles::stages);
+      if (++untold > ahead) {
+        ptx::await_copy_groups<ahead>();
+        tell();
+      }
+    }
+  });
+  ptx::await_copy_groups<0>();
+  while (untold > 0) tell();
+}
+
+// A warp's granule in a stage, as operands of four k32 steps: a piece each.
+using Operands = std::uint32_t[4][4];
+__device__ __forceinline__ void read_operands(Operands& a, const std::uint8_t* granule, int lane) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    const uint4 piece = *reinterpret_cast<const uint4*>(granule + step * block_piece_bytes + lane * 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[step][i] = word_of(piece, i);
+  }
+}
+
+// A warp of a multiplying warpgroup, and its way through the ring.
+template <class Tiles, class Store>
+struct Multiplier {
+  static constexpr int sums_count = Tiles::rows / 2;
+  const Params<Store>& params;
+  const Ring& ring;
+  int warp, lane;
+  ptx::TileRows inputs;  // of the ring's first stage
+  RingStage place;
+
+  __device__ __forceinline__ void read(Operands& a) {
+    ptx::mbarrier_wait(ring.full + place.stage, place.parity);
+    __syncwarp();
+    read_operands(
+        a, ring.stages + place.stage * Tiles::stage_bytes + Tiles::input_bytes + warp * Tiles::granule_bytes,
+        lane);
+  }
+  __device__ __forceinline__ void begin(float (&sums)[sums_count], const Operands& a) {
+    const ptx::TileRows b = inputs.at(static_cast<unsigned>(place.stage * Tiles::stage_bytes));
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step)
+      ptx::wgmma_e4m3(sums, a[step], b.at(static_cast<unsigned>(step) * 32), step > 0);
+    ptx::wgmma_commit();
+  }
+
+  // The warp's granule of an item. A block's operands are read while the products of the one before run.
+  __device__ __forceinline__ void multiply(const RowGroup& group, int granule) {
+    const BlockShape<E4m3Codes>& shape = params.weights.shape;
+    const int blocks = shape.scale_blocks();
+    const BlockFactors* const factors =
+        params.weights.factors +
+        (static_cast<std::size_t>(group.expert) * shape.granules() + min(granule, shape.granules() - 1)) *
+            static_cast<std::size_t>(blocks);
+    float sums[sums_count], totals[sums_count];
+#pragma unroll
+    for (int i = 0; i < sums_count; ++i) sums[i] = totals[i] = 0;
+    Operands a[2];
+    BlockFactors upcoming = factors[0];
+    read(a[0]);
+    const auto add = [&](int block, const Operands& now, Operands& next) {
+      begin(sums, now);
+      const BlockFactors factor = upcoming;
+      if (block + 1 < blocks) upcoming = factors[block + 1];
+      const int stage = place.stage;
+      place.next(Tiles::stages);
+      if (block + 1 < blocks) read(next);
+      ptx::wgmma_wait_all(sums);
+      if (lane == 0) ptx::mbarrier_arrive(ring.empty + stage);
+#pragma unroll
+      for (int i = 0; i < sums_count; ++i)
+        totals[i] = fmaf(i % 4 < 2 ? factor.even : factor.odd, sums[i], totals[i]);
+    };
+#pragma unroll 1
+    for (int block = 0; block < blocks; block += 2) {
+      add(block, a[0], a[1]);
+      if (block + 1 < blocks) add(block + 1, a[1], a[0]);
+    }
+    if (granule >= shape.granules()) return;
+    GranuleOutputs<E4m3Codes, Store>{params.weights, params.groups, params.store}.write(
+        group, granule, totals, [&](int row) { return row >= 0 ? params.x.scales[row] : 1.0f; });
+  }
+};
+
+template <class Tiles, class Store>
+__global__ void __launch_bounds__(threads, 1) multiply_rounded(const __grid_constant__ Params<Store> params) {
+  std::uint8_t* shared = ptx::dynamic_shared();
+  shared += ptx::held(static_cast<int>(-reinterpret_cast<std::uintptr_t>(shared) % Tiles::alignment));
+  std::uint64_t* const full = reinterpret_cast<std::uint64_t*>(shared + Tiles::barriers_at);
+  const Ring ring{.stages = shared, .full = full, .empty = full + Tiles::stages};
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < Tiles::stages; ++stage) {
+      ptx::mbarrier_init(ring.full + stage, 32 * carrying_warps + 1);
+      ptx::mbarrier_init(ring.empty + stage, product_warps);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();  // the barriers are ready
+  ptx::grid_launch_dependents();
+  ptx::grid_dependency_wait();
+  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
+  if (warp >= product_warps) {
+    ptx::keep_registers<carrying_registers>();
+    carry<Tiles>(params, ring, warp - product_warps, lane);
+  } else {
+    ptx::take_registers<product_registers>();
+    Multiplier<Tiles, Store> multiplier{.params = params,
+                                        .ring = ring,
+                                        .warp = warp,
+                                        .lane = lane,
+                                        .inputs = ptx::TileRows(ring.stages),
+                                        .place = {}};
+    params.template for_items<Tiles::rows>(
+        [&](const RowGroup& group, int first_granule) { multiplier.multiply(group, first_granule + warp); });
+  }
+}
+
+// groups: at most.
+template <int rows, class Store>
+void launch_rounded_of(Params<Store> params, long long groups, cudaStream_t stream) {
+  using Of = Tiles<rows>;
+  static_assert(Of::stages >= 3 && Of::stage_bytes % 1024 == 0);
+  const BlockShape<E4m3Codes>& shape = params.weights.shape;
+  const ptx::Boxes boxes{.matrix = params.weights.data,
+                         .block_bytes = E4m3Codes::block_bytes,
+                         .blocks = shape.blocks(),
+                         .rows = params.weights.experts * shape.granules(),
+                         .box_blocks = 2,
+                         .box_rows = item_granules};
+  params.map = ptx::box_map(boxes);
+  const long long items = groups * ((shape.granules() + item_granules - 1) / item_granules);
+  const long long processors = processors_of_device();
+  const auto kernel = multiply_rounded<Of, Store>;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Of::shared_bytes));
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(items < processors ? items : processors)),
+                 .threads = threads,
+                 .shared_bytes = Of::shared_bytes,
+                 .stream = stream,
+                 .overlaps = true},
+                kernel, params);
+}
+
+// The groups' rows: at most 32, 64 or 128.
+template <class Store>
+void launch_rounded(const Params<Store>& params, int rows, long long groups, cudaStream_t stream) {
+  switch (rows) {
+    case 32: launch_rounded_of<32>(params, groups, stream); break;
+    case 64: launch_rounded_of<64>(params, groups, stream); break;
+    default: launch_rounded_of<128>(params, groups, stream);
+  }
+}
+
+}  // namespace nibble::rounded_products
