@@ -99,6 +99,7 @@ StepLimits step_limits(const Situation& s, std::int64_t positions) {
           .expert_ranks = static_cast<int>(std::max<std::int64_t>(s.number(Field::expert_parallel), 1)),
           .exchange = exchange_kind(s.at(Field::experts).path.exchange),
           .on_gpu = s.on_gpu(),
+          .fp8_prompts = s.at(Field::dtype).value == "fp8",
           .many_tokens_from = static_cast<int>(s.number(Field::many_tokens_from))};
 }
 

@@ -72,6 +72,7 @@ struct StepLimits {
   int expert_ranks = 1;
   ExchangeKind exchange = ExchangeKind::none;
   bool on_gpu = false;
+  bool fp8_prompts = false;                          // there: inputs of FP8 weights are rounded
   int many_tokens_from = moe_many_tokens_unplanned;  // an expert
 
   // Rows of a step on a GPU that only decodes, at most.

@@ -14,6 +14,9 @@ namespace nibble {
 
 enum class StoredFormat : std::uint8_t { bf16, mxfp4, nvfp4, fp8_block, fp8_row, int4 };
 std::string_view stored_format_name(StoredFormat format);
+constexpr bool is_fp8(StoredFormat format) {
+  return format == StoredFormat::fp8_block || format == StoredFormat::fp8_row;
+}
 
 // When weights are read.
 enum class WeightUse : std::uint8_t {

@@ -46,9 +46,6 @@ std::int64_t cpus_of(const S& s) {
 }
 std::string only_declared() { return "it is declared but not built into this program"; }
 
-bool is_fp8(StoredFormat format) {
-  return format == StoredFormat::fp8_block || format == StoredFormat::fp8_row;
-}
 bool has_fp8_weights(const ModelTraits& model) {
   return is_fp8(model.dense_format) || (model.experts > 0 && is_fp8(model.expert_format));
 }
@@ -258,9 +255,6 @@ constexpr Rule rules[] = {
     {"gpu-bfloat16", Field::dtype, Effect::remove,
      [](const S& s, const C& c) { return s.on_gpu() && c.value != "bfloat16" && c.value != "fp8"; },
      [](const S&, const C&) { return std::string("the GPU's kernels take bfloat16"); }},
-    {"gpu-reads-prompts-in-bfloat16", Field::dtype, Effect::remove,
-     [](const S& s, const C& c) { return s.on_gpu() && c.value == "fp8"; },
-     [](const S&, const C&) { return std::string("the GPU's kernels take bfloat16 inputs"); }},
     {"fp8-inputs-meet-fp8-weights", Field::dtype, Effect::remove,
      [](const S& s, const C& c) { return c.value == "fp8" && !has_fp8_weights(s.model); },
      [](const S&, const C&) {

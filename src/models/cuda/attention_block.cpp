@@ -151,8 +151,8 @@ Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache
   const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, own);
   if (weights.qkv.blocks) {
     NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(of_norm, own, stream));
-    NIBBLE_RETURN_IF_ERROR(
-        multiply_blocks(*weights.qkv.blocks, {stream_.normed_tiles, input.rows}, qkv_, qkv_width(), stream));
+    NIBBLE_RETURN_IF_ERROR(multiply_blocks(stream_, *weights.qkv.blocks, {stream_.normed_tiles, input.rows},
+                                           qkv_, qkv_width(), stream));
     return turn_heads(weights, cache, input, stream);
   }
   const bool in_one = !own.are_shared() && norm_linear_takes(of_norm, weights.qkv.tiles.shape);

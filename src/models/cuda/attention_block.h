@@ -45,6 +45,11 @@ class AttentionBlock {
   AttentionBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
                  CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const;
+  // From now on inputs of FP8 weights are rounded, in this room.
+  void round_inputs(const RoundingRoom& room) {
+    stream_.rounding = room;
+    output_.round_inputs(room);
+  }
 
   // Once a step: the angles that all layers turn by. inv_freq: [rotary_dim / 2]
   void turn(const CudaForwardInput& input, const float* inv_freq, cudaStream_t stream) const;

@@ -35,6 +35,7 @@ struct CudaForwardLimits {
   int sequences = 0;
   int many_tokens_from = moe_many_tokens_unplanned;  // an expert, for its kernel for many
   ExchangeKind exchange = ExchangeKind::none;        // of ranks with sequences of their own
+  bool rounds_prompts = false;     // inputs of FP8 weights to FP8, in steps of prompts; on one GPU
   std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
   LaunchCounts* launches = nullptr;  // which outlive the model; null: nobody counts
 };
@@ -49,6 +50,7 @@ struct CudaForwardInput {
   int logit_rows = 0;
   int most_rows = 0;          // at least `rows`: of any group of ranks with sequences of its own
   bool one_row_each = false;  // a decode step: sequence i has row i, and no other
+  bool of_prompts = false;    // as CudaForwardLimits::rounds_prompts says, which must be so
   // One number: rows from it on fill the step up to its size. Their sequences have no rows and their slots
   // are -1.
   const std::int32_t* row_limit = nullptr;

@@ -26,7 +26,8 @@ class DecoderCuda final : public CudaModel {
         limits_(limits),
         memory_(std::move(memory)),
         weights_(std::move(weights)),
-        blocks_(blocks) {}
+        blocks_(blocks),
+        of_prompts_(blocks.of_prompts()) {}
 
   const ModelConfig& config() const override { return config_; }
   std::size_t weight_bytes() const override { return memory_.weights.size(); }
@@ -70,22 +71,23 @@ class DecoderCuda final : public CudaModel {
   Status forward(const CudaForwardInput& input, float* logits, cudaStream_t stream) override {
     NIBBLE_CHECK(input.rows <= input.most_rows && input.most_rows <= limits_.rows &&
                  input.logit_rows <= limits_.logit_rows && input.sequences <= limits_.sequences);
+    const DecoderCudaBlocks& blocks = input.of_prompts ? of_prompts_ : blocks_;
     NIBBLE_RETURN_IF_ERROR(embedding_cuda({.table = weights_.embedding,
                                            .ids = input.tokens,
                                            .chosen = input.chosen,
                                            .rows = input.rows,
-                                           .hidden = blocks_.stream.hidden,
-                                           .out = blocks_.stream.residual},
+                                           .hidden = blocks.stream.hidden,
+                                           .out = blocks.stream.residual},
                                           stream));
-    if (blocks_.attention) blocks_.attention->turn(input, weights_.inv_freq, stream);
-    if (blocks_.latent) blocks_.latent->begin(input, weights_.inv_freq, stream);
-    if (blocks_.experts) NIBBLE_RETURN_IF_ERROR(blocks_.experts->begin(input, stream));
-    PendingSum pending{.residual = blocks_.stream.residual};
+    if (blocks.attention) blocks.attention->turn(input, weights_.inv_freq, stream);
+    if (blocks.latent) blocks.latent->begin(input, weights_.inv_freq, stream);
+    if (blocks.experts) NIBBLE_RETURN_IF_ERROR(blocks.experts->begin(input, stream));
+    PendingSum pending{.residual = blocks.stream.residual};
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
-      NIBBLE_RETURN_IF_ERROR(mix(i, pending, input, stream));
-      NIBBLE_ASSIGN(pending, feed_forward(i, input, stream));
+      NIBBLE_RETURN_IF_ERROR(mix(blocks, i, pending, input, stream));
+      NIBBLE_ASSIGN(pending, feed_forward(blocks, i, input, stream));
     }
-    return blocks_.head.run(weights_.head, pending, input, logits, stream);
+    return blocks.head.run(weights_.head, pending, input, logits, stream);
   }
 
  private:
@@ -93,37 +95,37 @@ class DecoderCuda final : public CudaModel {
   using Cache = std::variant<AttentionBlock::Cache, DeltaLayer, LatentBlock::Cache>;
 
   // residual = pending's; its norm -> delta
-  Status mix(std::size_t layer, const PendingSum& pending, const CudaForwardInput& input,
-             cudaStream_t stream) const {
-    const DecoderStream& counts = blocks_.stream;
+  Status mix(const DecoderCudaBlocks& blocks, std::size_t layer, const PendingSum& pending,
+             const CudaForwardInput& input, cudaStream_t stream) const {
+    const DecoderStream& counts = blocks.stream;
     if (const auto* weights = std::get_if<AttentionBlockWeights>(&weights_.layers[layer].mixer)) {
       counts.count(input.one_row_each ? LaunchKind::attention_one_row : LaunchKind::attention_rows);
-      return blocks_.attention->run(*weights, std::get<AttentionBlock::Cache>(caches_[layer]), pending, input,
-                                    stream);
+      return blocks.attention->run(*weights, std::get<AttentionBlock::Cache>(caches_[layer]), pending, input,
+                                   stream);
     }
     if (const auto* weights = std::get_if<DeltaBlockWeights>(&weights_.layers[layer].mixer)) {
       counts.count(input.one_row_each ? LaunchKind::delta_one_row : LaunchKind::delta_rows);
-      return blocks_.delta->run(*weights, std::get<DeltaLayer>(caches_[layer]), pending, input, stream);
+      return blocks.delta->run(*weights, std::get<DeltaLayer>(caches_[layer]), pending, input, stream);
     }
     counts.count(input.one_row_each ? LaunchKind::latent_one_row : LaunchKind::latent_rows);
-    return blocks_.latent->run(std::get<LatentBlockWeights>(weights_.layers[layer].mixer),
-                               std::get<LatentBlock::Cache>(caches_[layer]), pending, input, stream);
+    return blocks.latent->run(std::get<LatentBlockWeights>(weights_.layers[layer].mixer),
+                              std::get<LatentBlock::Cache>(caches_[layer]), pending, input, stream);
   }
 
   // residual + delta and its norm -> what the next norm adds to which residual.
-  Result<PendingSum> feed_forward(std::size_t layer, const CudaForwardInput& input,
-                                  cudaStream_t stream) const {
+  Result<PendingSum> feed_forward(const DecoderCudaBlocks& blocks, std::size_t layer,
+                                  const CudaForwardInput& input, cudaStream_t stream) const {
     const DecoderCudaLayer& of_layer = weights_.layers[layer];
     if (const auto* weights = std::get_if<DenseLayerWeights>(&of_layer.feed_forward))
-      return blocks_.mlp->run(*weights, input, stream);
+      return blocks.mlp->run(*weights, input, stream);
     const auto& experts = std::get<ExpertsBlockWeights>(of_layer.feed_forward);
     const auto& shared = of_layer.shared;
-    const SharedChoice choice = blocks_.experts->shared_choice(experts, input.rows);
+    const SharedChoice choice = blocks.experts->shared_choice(experts, input.rows);
     const auto beside = [&]() -> Status {
-      return shared ? blocks_.mlp->multiply_shared(*shared, choice, input.rows, stream) : Status();
+      return shared ? blocks.mlp->multiply_shared(*shared, choice, input.rows, stream) : Status();
     };
-    NIBBLE_ASSIGN(const PendingSum routed, blocks_.experts->run(experts, input, beside, stream));
-    return shared ? blocks_.mlp->add_shared(*shared, routed, choice, input, stream) : routed;
+    NIBBLE_ASSIGN(const PendingSum routed, blocks.experts->run(experts, input, beside, stream));
+    return shared ? blocks.mlp->add_shared(*shared, routed, choice, input, stream) : routed;
   }
 
   ModelConfig config_;
@@ -132,7 +134,8 @@ class DecoderCuda final : public CudaModel {
   Memory memory_;
   DecoderCudaWeights weights_;
   DecoderCudaBlocks blocks_;
-  std::vector<Cache> caches_;  // [layers]
+  DecoderCudaBlocks of_prompts_;  // the same, where the limits say that prompts are rounded
+  std::vector<Cache> caches_;     // [layers]
 };
 
 // Whether some layer has a half of this kind.
@@ -147,6 +150,24 @@ bool has(const ModelConfig& config, FeedForward feed_forward) {
 
 Status refused(const std::string& what) {
   return invalid_argument("this model cannot run on a GPU: " + what + "; give --device cpu");
+}
+
+// Experts of a row of a step.
+int most_choices(const ModelConfig& config) {
+  return std::max(static_cast<int>(config.num_experts_per_tok), 1);
+}
+
+// Of the widest inputs of FP8 weights, of so many rows.
+std::size_t rounding_bytes(const ModelConfig& config, int rows) {
+  std::size_t most = 0;
+  visit_weights(config, [&](const Weight& weight) {
+    if (weight.format != TensorFormat::fp8_block && weight.format != TensorFormat::fp8_row) return;
+    const bool of_slots = weight.role == WeightRole::expert_down;
+    const std::size_t inputs = static_cast<std::size_t>(rows * (of_slots ? most_choices(config) : 1));
+    most = std::max(most, inputs * static_cast<std::size_t>(rounded_row_bytes(
+                                       static_cast<int>(weight.shape[weight.shape.rank() - 1]))));
+  });
+  return most;
 }
 
 // A matrix in a format that no kernel multiplies, or in another than those it lies beside.
@@ -204,6 +225,20 @@ DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwar
   if (has(config, FeedForward::experts)) experts.emplace(config, limits, stream, places.of_experts, arena);
   if (has(config, FeedForward::dense) || config.shared_width > 0)
     mlp.emplace(config, limits, stream, place, arena);
+  if (limits.rounds_prompts) {
+    rounding.codes = arena.take<std::uint8_t>(rounding_bytes(config, limits.rows));
+    rounding.scales = arena.take<float>(static_cast<std::size_t>(limits.rows * most_choices(config)));
+  }
+}
+
+DecoderCudaBlocks DecoderCudaBlocks::of_prompts() const {
+  DecoderCudaBlocks blocks = *this;
+  if (blocks.attention) blocks.attention->round_inputs(rounding);
+  if (blocks.delta) blocks.delta->round_inputs(rounding);
+  if (blocks.latent) blocks.latent->round_inputs(rounding);
+  if (blocks.experts) blocks.experts->round_inputs(rounding);
+  if (blocks.mlp) blocks.mlp->round_inputs(rounding);
+  return blocks;
 }
 
 void DecoderCudaBlocks::clear_room(cudaStream_t on) const {

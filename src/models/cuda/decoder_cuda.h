@@ -48,12 +48,15 @@ struct DecoderCudaBlocks {
   std::optional<LatentBlock> latent;
   std::optional<ExpertsBlock> experts;
   std::optional<MlpBlock> mlp;  // of dense layers and of shared experts
+  RoundingRoom rounding;        // where limits say that prompts are rounded
 
   // What ranks share is taken from `place`.
   static DecoderCudaBlocks lay_out(const ModelConfig& config, const CudaForwardLimits& limits,
                                    CudaPlace& place, int processors, DeviceArena& arena);
 
   void clear_room(cudaStream_t on) const;
+  // The same blocks, which round the inputs of FP8 weights.
+  DecoderCudaBlocks of_prompts() const;
 
  private:
   // Where what rows pass through alone or in attention runs, and where the experts do.

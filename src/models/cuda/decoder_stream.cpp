@@ -1,6 +1,7 @@
 #include "models/cuda/decoder_stream.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 
@@ -91,12 +92,13 @@ Status DecoderStream::gather_rows(void* rows, std::size_t row_bytes, const RankR
                              stream);
 }
 
-Status multiply_blocks(const DenseBlocks& weight, const TokenTiles& x, float* y, int y_stride,
-                       cudaStream_t stream) {
+Status multiply_blocks(const DecoderStream& decoder, const DenseBlocks& weight, const TokenTiles& x, float* y,
+                       int y_stride, cudaStream_t stream) {
   return std::visit(
       [&]<class Codes>(const BlockMatrices<Codes>& matrix) {
-        return block_linear_cuda(
-            BlockLinearCudaArgs<Codes>{.x = x, .weight = matrix, .y = y, .y_stride = y_stride}, stream);
+        BlockLinearCudaArgs<Codes> args{.x = x, .weight = matrix, .y = y, .y_stride = y_stride};
+        if (std::is_same_v<Codes, E4m3Codes>) args.rounding = decoder.rounding;
+        return block_linear_cuda(args, stream);
       },
       weight);
 }

@@ -51,6 +51,7 @@ struct DecoderStream {
   std::uint8_t* normed_tiles = nullptr;  // token tiles of hidden columns
   LinearCudaWorkspace linear;
   LaunchCounts* launches = nullptr;  // null: nobody counts
+  RoundingRoom rounding;             // where inputs of FP8 weights are rounded to FP8; null: they are not
 
   void count(LaunchKind kind) const {
     if (launches != nullptr) launches->add(kind);
@@ -77,8 +78,8 @@ DenseTiles lay_out_tiles(DeviceArena& arena, std::int64_t rows, std::int64_t col
 // A matrix in blocks, in the format that its checkpoint has.
 using DenseBlocks = std::variant<BlockMatrices<E4m3Codes>, BlockMatrices<Nvfp4Codes>>;
 // y: [x.tokens, y_stride]
-Status multiply_blocks(const DenseBlocks& weight, const TokenTiles& x, float* y, int y_stride,
-                       cudaStream_t stream);
+Status multiply_blocks(const DecoderStream& decoder, const DenseBlocks& weight, const TokenTiles& x, float* y,
+                       int y_stride, cudaStream_t stream);
 
 // The same of experts, or of one matrix, in blocks.
 template <class Codes>

@@ -49,6 +49,11 @@ class DeltaBlock {
   DeltaBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
              CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const { output_.clear_room(stream); }
+  // From now on inputs of FP8 weights are rounded, in this room.
+  void round_inputs(const RoundingRoom& room) {
+    stream_.rounding = room;
+    output_.round_inputs(room);
+  }
 
   // residual = pending's; its norm -> delta
   Status run(const DeltaBlockWeights& weights, const DeltaLayer& states, const PendingSum& pending,

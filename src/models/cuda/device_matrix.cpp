@@ -29,7 +29,7 @@ int DeviceMatrix::rows() const {
 
 Status multiply(const DecoderStream& decoder, const DeviceMatrix& matrix, const TokenTiles& x, float* y,
                 cudaStream_t stream) {
-  if (matrix.blocks) return multiply_blocks(*matrix.blocks, x, y, matrix.rows(), stream);
+  if (matrix.blocks) return multiply_blocks(decoder, *matrix.blocks, x, y, matrix.rows(), stream);
   return linear_cuda(
       {.x = x, .weight = matrix.tiles, .y = y, .y_stride = matrix.rows(), .workspace = decoder.linear},
       stream);
@@ -39,7 +39,8 @@ Status multiply_both(const DecoderStream& decoder, const ProductOfRows& wide, co
                      const TokenTiles& x, cudaStream_t stream) {
   const DeviceMatrix &first = wide.matrix, &second = narrow.matrix;
   const bool beside =
-      first.blocks && !second.blocks && narrow_linear_takes(second.tiles.shape, x.tokens) &&
+      decoder.rounding.codes == nullptr && first.blocks && !second.blocks &&
+      narrow_linear_takes(second.tiles.shape, x.tokens) &&
       std::visit([&](const auto& of) { return block_linear_takes_few(of.shape, x.tokens); }, *first.blocks);
   if (!beside) {
     NIBBLE_RETURN_IF_ERROR(multiply(decoder, first, x, wide.y, stream));

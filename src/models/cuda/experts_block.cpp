@@ -262,7 +262,7 @@ MoeCudaShare ExpertsBlock::share(int slots) const {
 SharedChoice ExpertsBlock::shared_choice(const ExpertsBlockWeights& weights, int rows) const {
   SharedChoice choice;
   const int slots = rows * top_k_;
-  if (room_ != nullptr) return choice;
+  if (room_ != nullptr || stream_.rounding.codes != nullptr) return choice;
   if (const auto* const blocks = std::get_if<BlockMoeWeights>(&weights.experts)) {
     choice.rows_are_there = block_moe_takes_few(*blocks, slots);
   } else {
@@ -318,10 +318,13 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
                           .expert_ids = expert_ids_,
                           .share = share(slots),
                           .workspace = {moe_.activations, moe_.products, groups_}};
-    stream_.count(block_moe_takes_few(*blocks, slots) ? LaunchKind::experts_few : LaunchKind::experts_many);
+    if (std::holds_alternative<BlockMoeWeightsOf<E4m3Codes>>(*blocks)) args.rounding = stream_.rounding;
+    const bool rounds = args.rounding.codes != nullptr;
+    const bool few = !rounds && block_moe_takes_few(*blocks, slots);
+    stream_.count(few ? LaunchKind::experts_few : LaunchKind::experts_many);
     // One row's shared expert has room beside the first product, not beside both. With more rows it is worth
     // more that the second one's weights come early.
-    const bool between = places.count == 1;
+    const bool between = places.count == 1 && !rounds;
     if (between) args.products = BlockMoeProducts::gate_up;
     NIBBLE_RETURN_IF_ERROR(block_moe_cuda(*blocks, args, stream));
     NIBBLE_RETURN_IF_ERROR(beside());

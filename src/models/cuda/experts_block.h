@@ -40,6 +40,8 @@ class ExpertsBlock {
   ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
                CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const;
+  // From now on inputs of FP8 weights are rounded, in this room.
+  void round_inputs(const RoundingRoom& room) { stream_.rounding = room; }
 
   // Queues what a step begins with.
   Status begin(const CudaForwardInput& input, cudaStream_t stream) const;

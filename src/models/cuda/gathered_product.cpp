@@ -82,7 +82,7 @@ Status GatheredProduct::multiply(const Factors& factors, int rows, const RankRow
   if (own.count == 0) return {};
   const TokenTiles x = tiles_from(gathered_, own.first, own.count, all_columns_);
   float* const of_rank = y + static_cast<std::size_t>(own.first) * static_cast<std::size_t>(stream_.hidden);
-  if (weight.blocks) return multiply_blocks(*weight.blocks, x, of_rank, stream_.hidden, stream);
+  if (weight.blocks) return multiply_blocks(stream_, *weight.blocks, x, of_rank, stream_.hidden, stream);
   return linear_cuda({.x = x,
                       .weight = weight.tiles,
                       .bias = factors.bias,

@@ -26,6 +26,8 @@ class GatheredProduct {
   // Takes its room; what ranks share from `place`. Without memory it only counts.
   GatheredProduct(const Shape& shape, const DecoderStream& stream, CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const;
+  // From now on inputs of FP8 weights are rounded, in this room.
+  void round_inputs(const RoundingRoom& room) { stream_.rounding = room; }
 
   // Where rows from `first` on, a multiple of 8, are put: token tiles of the rank's columns.
   std::uint8_t* input(int first = 0) const { return own_ + own_shape().token_bytes(first); }

@@ -49,6 +49,11 @@ class LatentBlock {
   LatentBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
               int processors, CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const { output_.clear_room(stream); }
+  // From now on inputs of FP8 weights are rounded, in this room.
+  void round_inputs(const RoundingRoom& room) {
+    stream_.rounding = room;
+    output_.round_inputs(room);
+  }
 
   // Once a step, for all layers: the angles, and what blocks of attention do. inv_freq: [rotated / 2]
   void begin(const CudaForwardInput& input, const float* inv_freq, cudaStream_t stream) const;

@@ -190,7 +190,7 @@ Result<PendingSum> MlpBlock::run(const DenseLayerWeights& weights, const CudaFor
 }
 
 bool MlpBlock::takes_few(const SharedExpertWeights& weights, int rows) const {
-  return stream_.room == nullptr && is_one_launch(weights.mlp, rows);
+  return stream_.room == nullptr && stream_.rounding.codes == nullptr && is_one_launch(weights.mlp, rows);
 }
 
 Status MlpBlock::multiply_shared(const SharedExpertWeights& weights, const SharedChoice& choice, int rows,

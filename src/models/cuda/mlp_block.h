@@ -50,6 +50,11 @@ class MlpBlock {
   MlpBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
            CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const;
+  // From now on inputs of FP8 weights are rounded, in this room.
+  void round_inputs(const RoundingRoom& room) {
+    stream_.rounding = room;
+    if (dense_down_) dense_down_->round_inputs(room);
+  }
 
   // A dense layer's: residual + delta and its norm -> delta.
   Result<PendingSum> run(const DenseLayerWeights& weights, const CudaForwardInput& input,

@@ -36,7 +36,8 @@ CudaForwardLimits forward_limits(const WorkerLimits& limits) {
           .logit_rows = limits.max_logit_rows,
           .sequences = limits.max_decode_rows(),
           .many_tokens_from = limits.many_tokens_from,
-          .exchange = limits.exchange};
+          .exchange = limits.exchange,
+          .rounds_prompts = limits.activations == InputValues::fp8};
 }
 
 GpuRank::GpuRank(int device, const PeerRoom* room, Told told, std::unique_ptr<CudaStream> stream,
@@ -79,6 +80,7 @@ void GpuRank::use_device() const { cuda_check(cudaSetDevice(device_)); }
 
 Status GpuRank::prepare(const SampledToken* chosen, float* logits, const WorkerLimits& limits) {
   logits_ = logits;
+  rounds_prompts_ = forward_limits(limits).rounds_prompts;
   const WorkerLimits of_steps = limits_of_owner(limits);
   NIBBLE_ASSIGN(inputs_, StepInputs::allocate(of_steps, *model_, chosen));
   if (!limits.graphs) return {};
@@ -95,13 +97,15 @@ void GpuRank::forget_ran() {
 Status GpuRank::forward(const Batch& batch, int most_rows, TimeTable* times) {
   const int rows = static_cast<int>(batch.tokens.size()),
             sequences = static_cast<int>(batch.sequences.size());
+  const bool of_prompts = rounds_prompts_ && batch.of_prompts, decodes = !of_prompts && only_decodes(batch);
   // All ranks have as many places, whether they run a graph of that size or launches.
   const int size = graphs_.size_for(most_rows);
   // A rank without sequences runs a row that is nobody's.
-  newest_shape_ = only_decodes(batch) ? decode_shape(size > 0 ? size : std::max(rows, 1), rows > sequences)
-                                      : StepShape{.rows = rows,
-                                                  .sequences = sequences,
-                                                  .logit_rows = static_cast<int>(batch.logit_rows.size())};
+  newest_shape_ = decodes ? decode_shape(size > 0 ? size : std::max(rows, 1), rows > sequences)
+                          : StepShape{.rows = rows,
+                                      .sequences = sequences,
+                                      .logit_rows = static_cast<int>(batch.logit_rows.size()),
+                                      .of_prompts = of_prompts};
   newest_shape_.most_rows = std::max(size, most_rows);
   {
     const TimedScope scope(times, "inputs");

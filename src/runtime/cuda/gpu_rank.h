@@ -90,6 +90,7 @@ class GpuRank {
   std::unique_ptr<CudaModel> model_;
   Caches caches_;
   StepInputs inputs_;
+  bool rounds_prompts_ = false;  // steps of prompts compute as such
   float* logits_ = nullptr;
   DecodeGraphs graphs_;
   StepShape newest_shape_;

@@ -79,19 +79,25 @@ T must(Result<T> result) {
 }
 
 inline std::unique_ptr<Worker> gpu_worker(bool graphs, const std::filesystem::path& folder = example,
-                                          DType kv_dtype = DType::bf16) {
+                                          DType kv_dtype = DType::bf16,
+                                          InputValues activations = InputValues::bf16) {
   const ModelConfig config = must(read_model_config(folder));
   const WeightSource source = must(WeightSource::open(folder));
   ThreadPool threads(2);
   WeightUpload upload = must(WeightUpload::begin(source, threads));
-  return must(GpuWorker::start(config, upload, limits_of(config, graphs, small_size, kv_dtype)));
+  WorkerLimits limits = limits_of(config, graphs, small_size, kv_dtype);
+  limits.activations = activations;
+  return must(GpuWorker::start(config, upload, limits));
 }
 
 inline std::unique_ptr<Worker> cpu_worker(const std::filesystem::path& folder = example,
-                                          DType kv_dtype = DType::bf16) {
+                                          DType kv_dtype = DType::bf16,
+                                          InputValues activations = InputValues::bf16) {
   const ModelConfig config = must(read_model_config(folder));
   std::unique_ptr<Model> model = must(bind_model(config, must(WeightSource::open(folder))));
-  return must(CpuWorker::start(std::move(model), limits_of(config, false, small_size, kv_dtype), {}));
+  WorkerLimits limits = limits_of(config, false, small_size, kv_dtype);
+  limits.activations = activations;
+  return must(CpuWorker::start(std::move(model), limits, {}));
 }
 
 inline std::vector<TokenId> random_prompt(unsigned seed, std::size_t length, unsigned vocabulary = 448) {
@@ -121,6 +127,7 @@ struct Sequence {
   bool scores = true;           // whether the prompt's log-probabilities are asked for
   int owner = 0;                // where ranks have sequences of their own
   std::vector<TokenId> drafts;  // of what comes next, in the next step that only decodes it
+  int state = -1;               // its slot; -1: that of its place, which is then the same in all steps
 
   std::size_t done = 0;
   Heard heard;
@@ -141,33 +148,35 @@ inline Sequence sequence_of(std::vector<TokenId> prompt, std::size_t chunk, std:
           .table = std::move(table)};
 }
 
-// One step over all sequences: decode rows and chunks of prompts mixed.
+// One step over all sequences: decode rows and chunks of prompts, mixed or of prompts alone.
 inline Batch batch_of(const std::vector<Sequence*>& sequences) {
   Batch batch;
+  batch.of_prompts = true;
   for (Sequence* sequence : sequences) {
     const std::size_t left = sequence->tokens.size() - sequence->done;
     const bool prefill = sequence->done < sequence->prompt;
+    batch.of_prompts = batch.of_prompts && prefill;
     const std::size_t known = prefill ? std::min(left, sequence->chunk) : 1,
                       drafts = prefill ? 0 : sequence->drafts.size(), rows = known + drafts;
-    BatchSequence planned{.owner = sequence->owner,
-                          .row_begin = static_cast<int>(batch.tokens.size()),
-                          .row_count = static_cast<int>(rows),
-                          .draft_count = static_cast<int>(drafts),
-                          .first_position = static_cast<int>(sequence->done),
-                          .pages = {sequence->table, sequence->table},
-                          // Sequences have the same place in all steps.
-                          .state = static_cast<int>(batch.sequences.size()),
-                          .sampling = &sequence->sampling,
-                          .prompt = std::span(sequence->tokens).first(sequence->prompt),
-                          .answer = std::span(sequence->tokens).subspan(sequence->prompt),
-                          .top = sequence->top,
-                          .behind_drafts = std::span(sequence->behind_drafts).first(drafts),
-                          .target_logprobs = sequence->target_logprobs,
-                          .target_ranks = sequence->target_ranks,
-                          .target_top = sequence->target_top,
-                          .logit_begin = static_cast<int>(batch.logit_rows.size()),
-                          .prefill = prefill,
-                          .samples = sequence->done + known == sequence->tokens.size()};
+    BatchSequence planned{
+        .owner = sequence->owner,
+        .row_begin = static_cast<int>(batch.tokens.size()),
+        .row_count = static_cast<int>(rows),
+        .draft_count = static_cast<int>(drafts),
+        .first_position = static_cast<int>(sequence->done),
+        .pages = {sequence->table, sequence->table},
+        .state = sequence->state >= 0 ? sequence->state : static_cast<int>(batch.sequences.size()),
+        .sampling = &sequence->sampling,
+        .prompt = std::span(sequence->tokens).first(sequence->prompt),
+        .answer = std::span(sequence->tokens).subspan(sequence->prompt),
+        .top = sequence->top,
+        .behind_drafts = std::span(sequence->behind_drafts).first(drafts),
+        .target_logprobs = sequence->target_logprobs,
+        .target_ranks = sequence->target_ranks,
+        .target_top = sequence->target_top,
+        .logit_begin = static_cast<int>(batch.logit_rows.size()),
+        .prefill = prefill,
+        .samples = sequence->done + known == sequence->tokens.size()};
     for (std::size_t i = 0; i < rows; ++i) {
       const std::size_t position = sequence->done + i;
       const int row = static_cast<int>(batch.tokens.size());

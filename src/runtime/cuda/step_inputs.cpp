@@ -231,6 +231,7 @@ CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
                          .logit_rows = shape.logit_rows,
                          .most_rows = shape.most_rows,
                          .one_row_each = shape.one_row_each,
+                         .of_prompts = shape.of_prompts,
                          .row_limit = part(layout.row_limit),
                          .tokens = part(layout.tokens),
                          .chosen = chosen_,

@@ -26,7 +26,8 @@ struct StepShape {
   // have the pages of the one they belong to.
   bool one_row_each = false;
   bool checks_drafts = false;  // some of those rows are
-  int most_rows = 0;           // CudaForwardInput's
+  bool of_prompts = false;     // CudaForwardInput's, as is what follows
+  int most_rows = 0;
 };
 
 // Byte offsets of a step's parts; the page tables come last, as long as they are.
