@@ -36,6 +36,8 @@ class TokenConstraint {
   // Tokens that likely come next, since their text must: writes at most `room.size()` and returns how many. A
   // guess: the same text may be cut into other tokens.
   virtual int draft(std::span<TokenId> /*room*/) { return 0; }
+  // Whether draft() may soon have any. Where it says no, nobody waits for a token in order to ask.
+  virtual bool may_draft() const { return false; }
   // Behind a token that ended the answer: whether it came only because no other could, so that what was
   // written is the beginning of something.
   virtual bool cut() const { return false; }

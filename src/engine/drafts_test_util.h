@@ -76,6 +76,7 @@ class Foreseeing final : public Remainders {
     Remainders::roll_back(tokens);
     place_ -= static_cast<std::size_t>(tokens);
   }
+  bool may_draft() const override { return place_ < answer_.size(); }
   int draft(std::span<TokenId> room) override {
     std::size_t count = 0;
     while (count < room.size() && place_ + count < answer_.size()) {

@@ -88,6 +88,7 @@ class Constraint final : public GrammarConstraint {
 
   bool cut() const override { return ended_ && cut_; }
 
+  bool may_draft() const override { return !ended_; }
   // The text that must come whatever is chosen, each time the longest token of it.
   int draft(std::span<TokenId> room) override {
     if (ended_) return 0;

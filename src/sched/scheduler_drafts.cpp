@@ -28,8 +28,9 @@ bool Scheduler::awaits_drafts() const {
     return true;
   if (most_drafts(steps_[1 - first_], decoding() - 1) <= 0) return false;
   return std::any_of(requests_.begin(), requests_.end(), [&](const Entry& entry) {
-    return decodes(entry) && entry.drafts.may_come(entry.constrained.constraint() != nullptr ||
-                                                   entry.request.prediction != nullptr);
+    const TokenConstraint* const constraint = entry.constrained.constraint();
+    return decodes(entry) && entry.drafts.may_come(entry.request.prediction != nullptr ||
+                                                   (constraint != nullptr && constraint->may_draft()));
   });
 }
 

@@ -116,6 +116,15 @@ TEST(SchedulerDrafts, OfAPredictionAreCountedAsTheyHoldOrFail) {
   EXPECT_LT(steps, plain.steps / 2 + 3);
 }
 
+// Allows everything, and has no drafts.
+class Silent final : public TokenConstraint {
+ public:
+  bool binds() const override { return false; }
+  void fill(TokenMask) override {}
+  void accept(TokenId) override {}
+  void roll_back(int) override {}
+};
+
 // What a draft says, and where it leaves the sequence, is known once the step before it is committed.
 TEST(SchedulerDrafts, AStepIsPlannedAheadWhereNoneMayCome) {
   const Ran plain = ran_alone(limits_of(1, 64), request(1, 20, 30));
@@ -134,6 +143,9 @@ TEST(SchedulerDrafts, AStepIsPlannedAheadWhereNoneMayCome) {
   EXPECT_EQ(totals.accepted_drafts, 4u * 5 + 3);
   // A miss is followed by steps without drafts.
   EXPECT_GT(planned_ahead(limits, {guessed(request(1, 20, 30), 1)}).first, 10);
+  Request told = request(1, 20, 30);
+  told.constraint = std::make_shared<Silent>();
+  EXPECT_EQ(planned_ahead(limits, {told}).first, 29) << "a constraint that will have none";
   Request penalized = guessed(request(1, 20, 30), never);
   penalized.sampling.presence_penalty = 0.5f;
   EXPECT_EQ(planned_ahead(limits, {penalized}).first, 29);

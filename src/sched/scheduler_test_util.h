@@ -51,6 +51,7 @@ class GuessingConstraint final : public TokenConstraint {
   void fill(TokenMask) override { ADD_FAILURE() << "it forbids nothing"; }
   void accept(TokenId token) override { tokens_.push_back(token); }
   void roll_back(int tokens) override { tokens_.resize(tokens_.size() - static_cast<std::size_t>(tokens)); }
+  bool may_draft() const override { return true; }
   int draft(std::span<TokenId> room) override {
     std::vector<TokenId> known = tokens_;
     for (TokenId& guess : room) {

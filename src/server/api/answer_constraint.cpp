@@ -70,6 +70,7 @@ class ThinkingConstraint final : public TokenConstraint {
   }
 
   int draft(std::span<TokenId> room) override { return phase_ == Phase::format ? format_->draft(room) : 0; }
+  bool may_draft() const override { return phase_ != Phase::reasoning; }
 
   bool cut() const override { return phase_ != Phase::reasoning && format_->cut(); }
 

@@ -56,6 +56,7 @@ class Either final : public TokenConstraint {
     if (std::all_of(std::begin(sides_), std::end(sides_), left)) return 0;
     return std::find_if(std::begin(sides_), std::end(sides_), left)->grammar->draft(room);
   }
+  bool may_draft() const override { return true; }
 
   bool cut() const override {
     return std::all_of(std::begin(sides_), std::end(sides_),
@@ -142,6 +143,7 @@ class FreeUntilCalls final : public TokenConstraint {
   }
 
   int draft(std::span<TokenId> room) override { return call_ ? call_->draft(room) : 0; }
+  bool may_draft() const override { return call_ != nullptr; }
 
   bool cut() const override { return call_ && call_->cut(); }
 

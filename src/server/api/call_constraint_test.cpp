@@ -253,18 +253,24 @@ TEST_F(BoundCallsTest, WhatEveryOneDraftsMayComeAndLeavesNoTrace) {
     load(each.folder);
     bind(each.form, each.place, {control(each.harmony() ? "<|call|>" : "<|im_end|>")});
     start(each.prompt, each.place == BoundCalls::Place::instead ? "yes" : nullptr);
-    int drafts = 0;
+    int drafts = 0, foreseen = 0;
     for (const TokenId token : tokenizer_->encode_trusted(each.answer)) {
       const std::vector<TokenId> before = allowed();
       std::vector<TokenId> room(6);
       room.resize(static_cast<std::size_t>(constraint_->draft(room)));
       drafts += static_cast<int>(room.size());
+      foreseen += constraint_->may_draft() ? 1 : 0;
+      EXPECT_TRUE(room.empty() || constraint_->may_draft()) << each.answer;
       say(room);
       constraint_->roll_back(static_cast<int>(room.size()));
       EXPECT_EQ(allowed(), before) << each.answer;
       constraint_->accept(token);
     }
     EXPECT_GT(drafts, 10) << each.answer;
+    const int tokens = static_cast<int>(tokenizer_->encode_trusted(each.answer).size());
+    if (each.harmony() && each.place == BoundCalls::Place::anywhere) {
+      EXPECT_LT(foreseen, tokens) << "its header is free";
+    }
   }
 }
 

@@ -116,6 +116,7 @@ class BoundHarmony final : public TokenConstraint {
     }
     return 0;
   }
+  bool may_draft() const override { return place_.phase != Phase::reasoning; }
 
   bool cut() const override {
     return (place_.phase == Phase::format && format_->cut()) ||
@@ -190,6 +191,7 @@ class FreeHarmony final : public TokenConstraint {
   }
   bool cut() const override { return cut_; }
   int draft(std::span<TokenId> room) override { return arguments_ ? arguments_->draft(room) : 0; }
+  bool may_draft() const override { return arguments_ != nullptr; }
   // Beyond arguments it is read once more from the beginning: nothing else keeps what the parser was.
   void roll_back(int tokens) override {
     NIBBLE_CHECK(tokens <= static_cast<int>(said_.size()), "no more is taken back than was accepted");
