@@ -12,17 +12,12 @@
 #define NIBBLE_EIGHT_SUMS(s, i)                                                               \
   "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), \
       "+f"(s[i + 6]), "+f"(s[i + 7])
+#define NIBBLE_SUMS_8(s) NIBBLE_EIGHT_SUMS(s, 0)
 #define NIBBLE_SUMS_16(s) NIBBLE_EIGHT_SUMS(s, 0), NIBBLE_EIGHT_SUMS(s, 8)
 #define NIBBLE_SUMS_32(s) NIBBLE_SUMS_16(s), NIBBLE_EIGHT_SUMS(s, 16), NIBBLE_EIGHT_SUMS(s, 24)
-#define NIBBLE_SUMS_64(s)                                                                          \
-  NIBBLE_SUMS_32(s), NIBBLE_EIGHT_SUMS(s, 32), NIBBLE_EIGHT_SUMS(s, 40), NIBBLE_EIGHT_SUMS(s, 48), \
-      NIBBLE_EIGHT_SUMS(s, 56)
-#define NIBBLE_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define NIBBLE_NAMES_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define NIBBLE_NAMES_16 NIBBLE_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define NIBBLE_NAMES_32 NIBBLE_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define NIBBLE_NAMES_64                                                              \
-  NIBBLE_NAMES_32                                                                    \
-  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51" \
-  ",%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
 namespace nibble::ptx {
 
@@ -45,17 +40,17 @@ namespace nibble::ptx {
         : NIBBLE_SUMS_##count(sums)                                                             \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word), "r"(static_cast<int>(add))); \
   }
+NIBBLE_WGMMA(8, "16", "%8", "%9", "%10", "%11", "%12", "%13")
 NIBBLE_WGMMA(16, "32", "%16", "%17", "%18", "%19", "%20", "%21")
 NIBBLE_WGMMA(32, "64", "%32", "%33", "%34", "%35", "%36", "%37")
-NIBBLE_WGMMA(64, "128", "%64", "%65", "%66", "%67", "%68", "%69")
 #undef NIBBLE_WGMMA
 
 }  // namespace nibble::ptx
 
 #undef NIBBLE_EIGHT_SUMS
+#undef NIBBLE_SUMS_8
 #undef NIBBLE_SUMS_16
 #undef NIBBLE_SUMS_32
-#undef NIBBLE_SUMS_64
+#undef NIBBLE_NAMES_8
 #undef NIBBLE_NAMES_16
 #undef NIBBLE_NAMES_32
-#undef NIBBLE_NAMES_64

@@ -147,7 +147,7 @@ __device__ __forceinline__ void read_operands(Operands& a, const std::uint8_t* g
 // A warp of a multiplying warpgroup, and its way through the ring.
 template <class Tiles, class Store>
 struct Multiplier {
-  static constexpr int sums_count = Tiles::rows / 2;
+  static constexpr int half_sums = Tiles::rows / 4;  // of a half of the rows
   const Params<Store>& params;
   const Ring& ring;
   int warp, lane;
@@ -161,16 +161,25 @@ struct Multiplier {
         a, ring.stages + place.stage * Tiles::stage_bytes + Tiles::input_bytes + warp * Tiles::granule_bytes,
         lane);
   }
-  __device__ __forceinline__ void begin(float (&sums)[sums_count], const Operands& a) {
-    const ptx::TileRows b = inputs.at(static_cast<unsigned>(place.stage * Tiles::stage_bytes));
+  // Products of a half of the rows with the operands of a stage.
+  __device__ __forceinline__ void begin(float (&sums)[half_sums], const Operands& a, int stage, int half) {
+    const ptx::TileRows b =
+        inputs.at(static_cast<unsigned>(stage * Tiles::stage_bytes + half * Tiles::input_bytes / 2));
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step)
       ptx::wgmma_e4m3(sums, a[step], b.at(static_cast<unsigned>(step) * 32), step > 0);
     ptx::wgmma_commit();
   }
+  __device__ __forceinline__ static void add(float* totals, const float (&sums)[half_sums],
+                                             const BlockFactors& factor) {
+#pragma unroll
+    for (int i = 0; i < half_sums; ++i)
+      totals[i] = fmaf(i % 4 < 2 ? factor.even : factor.odd, sums[i], totals[i]);
+  }
 
-  // The warp's granule of an item. A block's operands are read while the products of the one before run.
+  // The warp's granule of an item. While the sums of one half of the rows are added to the totals, products
+  // of the other half run. A block's operands are read while products of the one before run.
   __device__ __forceinline__ void multiply(const RowGroup& group, int granule) {
     const BlockShape<E4m3Codes>& shape = params.weights.shape;
     const int blocks = shape.scale_blocks();
@@ -178,29 +187,32 @@ struct Multiplier {
         params.weights.factors +
         (static_cast<std::size_t>(group.expert) * shape.granules() + min(granule, shape.granules() - 1)) *
             static_cast<std::size_t>(blocks);
-    float sums[sums_count], totals[sums_count];
+    float sums[2][half_sums], totals[2 * half_sums];
 #pragma unroll
-    for (int i = 0; i < sums_count; ++i) sums[i] = totals[i] = 0;
+    for (int i = 0; i < half_sums; ++i) sums[0][i] = sums[1][i] = totals[i] = totals[i + half_sums] = 0;
     Operands a[2];
     BlockFactors upcoming = factors[0];
     read(a[0]);
-    const auto add = [&](int block, const Operands& now, Operands& next) {
-      begin(sums, now);
+    const auto multiply_block = [&](int block, const Operands& now, Operands& next) {
       const BlockFactors factor = upcoming;
-      if (block + 1 < blocks) upcoming = factors[block + 1];
       const int stage = place.stage;
+      begin(sums[0], now, stage, 0);
+      begin(sums[1], now, stage, 1);
       place.next(Tiles::stages);
-      if (block + 1 < blocks) read(next);
-      ptx::wgmma_wait_all(sums);
+      if (block + 1 < blocks) {
+        upcoming = factors[block + 1];
+        read(next);
+      }
+      ptx::wgmma_wait_but<1>(sums[0]);
+      add(totals, sums[0], factor);
+      ptx::wgmma_wait_but<0>(sums[1]);
       if (lane == 0) ptx::mbarrier_arrive(ring.empty + stage);
-#pragma unroll
-      for (int i = 0; i < sums_count; ++i)
-        totals[i] = fmaf(i % 4 < 2 ? factor.even : factor.odd, sums[i], totals[i]);
+      add(totals + half_sums, sums[1], factor);
     };
 #pragma unroll 1
     for (int block = 0; block < blocks; block += 2) {
-      add(block, a[0], a[1]);
-      if (block + 1 < blocks) add(block + 1, a[1], a[0]);
+      multiply_block(block, a[0], a[1]);
+      if (block + 1 < blocks) multiply_block(block + 1, a[1], a[0]);
     }
     if (granule >= shape.granules()) return;
     GranuleOutputs<E4m3Codes, Store>{params.weights, params.groups, params.store}.write(

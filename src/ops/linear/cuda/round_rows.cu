@@ -10,9 +10,11 @@ namespace {
 
 using block_products::Inputs;
 
-// A block has eight rows, each lane four times sixteen columns apart: of token tiles as of plain rows, what a
-// warp loads at once are whole sectors.
-constexpr int warps = 4, threads = 32 * warps, block_rows = 8, lanes_a_row = threads / block_rows;
+// A block has eight rows, each lane sixteen columns of one at a time: of token tiles as of plain rows, what a
+// warp loads at once are whole sectors. Up to 4,096 columns of a row stay in registers from the search for
+// the largest value to the rounding; the rest is read twice.
+constexpr int warps = 8, threads = 32 * warps, block_rows = 8, lanes_a_row = threads / block_rows;
+constexpr int held = 8;  // sixteens of a lane
 
 struct Params {
   Inputs x;
@@ -39,6 +41,34 @@ struct Sixteen {
   }
 };
 
+// The larger of what was found and the magnitudes of these, as bits of bfloat16.
+__device__ __forceinline__ unsigned largest_of(unsigned found, const Sixteen& values) {
+#pragma unroll
+  for (int pair = 0; pair < 8; ++pair) {
+    const std::uint32_t word = values.word(pair);
+    found = max(found, max(word & 0x7fffu, word >> 16 & 0x7fffu));
+  }
+  return found;
+}
+
+// Codes of values times the factor, to where the row's i-th sixteen lies.
+template <ColumnOrder order>
+__device__ __forceinline__ void put(std::uint8_t* row, int i, const Sixteen& values, float factor) {
+  std::uint8_t* const to = row + i / 4 * block_k;
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    std::uint32_t four = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto scaled = [&](int byte) {
+        return __fmul_rn(values.value(rounded_element(order, word, byte)), factor);
+      };
+      four |= static_cast<std::uint32_t>(ptx::e4m3x2_of(scaled(2 * half), scaled(2 * half + 1))) << 16 * half;
+    }
+    *reinterpret_cast<std::uint32_t*>(to + rounded_word_place(order, i % 4, word)) = four;
+  }
+}
+
 template <ColumnOrder order>
 __global__ void __launch_bounds__(threads) round_rows(Params params) {
   __shared__ unsigned found[warps][block_rows];
@@ -48,17 +78,22 @@ __global__ void __launch_bounds__(threads) round_rows(Params params) {
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   const std::uint8_t* const x = params.x.row_at(min(row, params.rows - 1));
-  const int sixteens = params.cols / 16;
+  const int sixteens = params.cols / 16, padded = rounded_row_bytes(params.cols) / 16;
+  constexpr int first_reread = held * lanes_a_row;
+  Sixteen kept[held] = {};
+#pragma unroll
+  for (int h = 0; h < held; ++h) {
+    const int i = lane_of_row + h * lanes_a_row;
+    if (i < sixteens) kept[h].load(params, x, i);
+  }
   unsigned largest = 0;
-  for (int i = lane_of_row; i < sixteens; i += lanes_a_row) {
+  for (int i = first_reread + lane_of_row; i < sixteens; i += lanes_a_row) {
     Sixteen values;
     values.load(params, x, i);
-#pragma unroll
-    for (int pair = 0; pair < 8; ++pair) {
-      const std::uint32_t word = values.word(pair);
-      largest = max(largest, max(word & 0x7fffu, word >> 16 & 0x7fffu));
-    }
+    largest = largest_of(largest, values);
   }
+#pragma unroll
+  for (int h = 0; h < held; ++h) largest = largest_of(largest, kept[h]);
   largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 8));
   largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 16));
   if (thread % 32 < block_rows) found[thread / 32][of_eight] = largest;
@@ -75,24 +110,16 @@ __global__ void __launch_bounds__(threads) round_rows(Params params) {
   for (int i = lane_of_row; i < params.copies; i += lanes_a_row)
     params.scales[row * params.copies + i] = scale;
   std::uint8_t* const codes =
-      params.codes + static_cast<std::size_t>(row) * static_cast<std::size_t>(rounded_row_bytes(params.cols));
-  for (int i = lane_of_row; i < rounded_row_bytes(params.cols) / 16; i += lanes_a_row) {
+      params.codes + static_cast<std::size_t>(row) * static_cast<std::size_t>(padded) * 16;
+#pragma unroll
+  for (int h = 0; h < held; ++h) {
+    const int i = lane_of_row + h * lanes_a_row;
+    if (i < padded) put<order>(codes, i, kept[h], factor);
+  }
+  for (int i = first_reread + lane_of_row; i < padded; i += lanes_a_row) {
     Sixteen values{};
     if (i < sixteens) values.load(params, x, i);
-    std::uint8_t* const to = codes + i / 4 * block_k;
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      std::uint32_t four = 0;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const auto scaled = [&](int byte) {
-          return __fmul_rn(values.value(rounded_element(order, word, byte)), factor);
-        };
-        four |= static_cast<std::uint32_t>(ptx::e4m3x2_of(scaled(2 * half), scaled(2 * half + 1)))
-                << 16 * half;
-      }
-      *reinterpret_cast<std::uint32_t*>(to + rounded_word_place(order, i % 4, word)) = four;
-    }
+    put<order>(codes, i, values, factor);
   }
 }
 
