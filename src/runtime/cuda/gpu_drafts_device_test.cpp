@@ -2,6 +2,7 @@
 // steps of one row.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <numeric>
@@ -56,15 +57,16 @@ struct Drafted {
   int steps = 0;
 };
 
-// `company` steps beside it, without drafts.
+// `company` steps beside it, without drafts, and leaves room for as many fewer.
 Drafted run_drafted(Worker& worker, Sequence sequence, const std::vector<TokenId>& answer,
                     const Guesses& guesses, std::vector<Sequence> company = {}) {
   Drafted ran;
   std::vector<Sequence*> all;
   for (Sequence& other : company) all.push_back(&other);
   all.insert(all.begin() + static_cast<std::ptrdiff_t>(company.size() / 2), &sequence);
+  const int room = most_drafts - static_cast<int>(company.size());
   for (; sequence.heard.tokens.size() < answer.size(); ++ran.steps) {
-    guess(sequence, answer, guesses);
+    guess(sequence, answer, {std::min(guesses.count, room), guesses.wrong_every});
     step(worker, all);
   }
   ran.heard = sequence.heard;
