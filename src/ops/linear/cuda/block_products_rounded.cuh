@@ -9,9 +9,10 @@
 //
 // A block a multiprocessor takes items of 128 rows of weights and a group, of which neighbours share the
 // group. Two warpgroups multiply, a granule a warp, whose codes come to registers while the products of the
-// block before run. A block's sums are added to the totals while the other warpgroup multiplies. A third
-// brings 128 columns a stage of a ring: one thread orders weights, a box of eight granules, and all ask for
-// activations, a row of 128 bytes after the other, as wgmma reads them (ops/ptx/warpgroup_swizzled.cuh).
+// block before run. The sums of half of the rows are added to the totals while products of the other half
+// run. A third warpgroup brings 128 columns a stage of a ring: one thread orders weights, a box of eight
+// granules, and all ask for activations, a row of 128 bytes after the other, as wgmma reads them
+// (ops/ptx/warpgroup_swizzled.cuh).
 //
 // 128 columns of 128 rows of weights and of activations take the tensor cores 512 cycles, and shared memory
 // at 128 bytes a cycle 640: 256 for activations read by both warpgroups, 128 each for these and for weights

@@ -1,11 +1,9 @@
 // Rows of activations rounded to FP8, as products on FP8 tensor cores read them.
 //
-//   scale   one a row, the smallest power of two from 2^-100 on with which no value exceeds 448 codes; 1
-//   where
-//           all values are zeros; none (NaN) where a value is no finite number
-//   codes   E4M3 of value / scale, nearest even. 128 columns of a row are 128 bytes; columns past the last
-//   one
-//           are zeros
+//   scale   one a row: the smallest power of two, 2^-100 at least, with which no magnitude is above 448.
+//           Of a row of zeros 1, and NaN where a value is an infinity or a NaN
+//   codes   E4M3 of value / scale, nearest even. 128 columns of a row are 128 bytes; past the last one are
+//           zeros
 //
 // Codes lie so that they meet the words of the weights' granules (block_matrices.h) as those come, without a
 // shuffle. In a k64 block, lane t of a row's four has words 0 .. 3 of four codes each. Word w is multiplied
