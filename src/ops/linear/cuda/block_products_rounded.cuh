@@ -207,6 +207,7 @@ struct Multiplier {
       ptx::wgmma_wait_but<1>(sums[0]);
       add(totals, sums[0], factor);
       ptx::wgmma_wait_but<0>(sums[1]);
+      __syncwarp();  // all lanes have read the stage's weights
       if (lane == 0) ptx::mbarrier_arrive(ring.empty + stage);
       add(totals + half_sums, sums[1], factor);
     };
