@@ -11,7 +11,7 @@
 #include "formats/e4m3.h"
 #include "ops/cuda/device_test_util.h"
 #include "ops/linear/cuda/block_linear_cuda.h"
-#include "ops/linear/cuda/linear_cuda.h"
+#include "ops/linear/cuda/linear_device_test_util.h"
 #include "ops/op_test_util.h"
 
 namespace nibble {
@@ -112,15 +112,26 @@ struct RandomBlocks {
   }
 };
 
-inline DeviceBuffer token_tiles_of(const std::vector<Bf16>& x, int cols) {
-  const DeviceBuffer plain = on_device(x);
-  const int tokens = static_cast<int>(x.size()) / cols;
-  DeviceBuffer packed =
-      device_bytes(DenseShape{0, cols}.token_bytes(tokens), 0xff);  // NaN past the last token
-  const Status status = pack_tokens_cuda(reinterpret_cast<const Bf16*>(plain.data()), tokens, cols, cols,
-                                         packed.as<std::uint8_t>(), nullptr);
+// y [tokens, rows]. rounds: the rows of x are rounded to FP8 first.
+inline std::vector<float> product_on_gpu(RandomBlocks<E4m3Codes>& matrix, const std::vector<Bf16>& x,
+                                         BlockLinearPath path = BlockLinearPath::faster,
+                                         bool rounds = false) {
+  const int rows = matrix.shape.rows, cols = matrix.shape.cols, tokens = static_cast<int>(x.size()) / cols;
+  DeviceBuffer tiles = tokens_of(x, cols);
+  DeviceBuffer y = device_bytes(static_cast<std::size_t>(tokens * rows) * 4, 0xff);
+  DeviceBuffer codes = device_bytes(static_cast<std::size_t>(tokens * rounded_row_bytes(cols)), 0xff),
+               scales = device_bytes(static_cast<std::size_t>(tokens) * 4, 0xff);
+  BlockLinearCudaArgs<E4m3Codes> args{.x = {tiles.as<std::uint8_t>(), tokens},
+                                      .weight = matrix.view(),
+                                      .y = y.as<float>(),
+                                      .y_stride = rows,
+                                      .path = path};
+  if (rounds) args.rounding = {codes.as<std::uint8_t>(), scales.as<float>()};
+  const Status status = block_linear_cuda(args, nullptr);
   NIBBLE_CHECK(status.ok(), status.message());
-  return packed;
+  std::vector<float> result(static_cast<std::size_t>(tokens * rows));
+  y.copy_to(std::span(result));
+  return result;
 }
 
 }  // namespace nibble

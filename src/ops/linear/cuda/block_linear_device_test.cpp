@@ -4,29 +4,11 @@
 
 #include "ops/linear/cuda/block_device_test_util.h"
 #include "ops/linear/cuda/linear_cuda.h"
-#include "ops/linear/cuda/linear_device_test_util.h"
 #include "ops/linear/cuda/narrow_linear_cuda.h"
 #include "ops/moe/cuda/moe_cuda.h"
 
 namespace nibble {
 namespace {
-
-std::vector<float> on_gpu(RandomBlocks<E4m3Codes>& matrix, const std::vector<Bf16>& x,
-                          BlockLinearPath path = BlockLinearPath::faster) {
-  const int rows = matrix.shape.rows, tokens = static_cast<int>(x.size()) / matrix.shape.cols;
-  DeviceBuffer tiles = token_tiles_of(x, matrix.shape.cols);
-  DeviceBuffer y = device_bytes(static_cast<std::size_t>(tokens * rows) * 4, 0xff);
-  const BlockLinearCudaArgs<E4m3Codes> args{.x = {tiles.as<std::uint8_t>(), tokens},
-                                            .weight = matrix.view(),
-                                            .y = y.as<float>(),
-                                            .y_stride = rows,
-                                            .path = path};
-  const Status status = block_linear_cuda(args, nullptr);
-  NIBBLE_CHECK(status.ok(), status.message());
-  std::vector<float> result(static_cast<std::size_t>(tokens * rows));
-  y.copy_to(std::span(result));
-  return result;
-}
 
 // By row or in blocks.
 class Fp8OnTheGpu : public OnTheGpu, public testing::WithParamInterface<bool> {};
@@ -49,7 +31,7 @@ TEST_P(Fp8OnTheGpu, ProductsAreNearDoublePrecisionAndARowsBitsDependOnNoOther) {
     matrix.upload(ColumnOrder::steps);
     const int tokens = small_cases ? 37 : 200;
     const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * each.cols));
-    const std::vector<float> y = on_gpu(matrix, x, BlockLinearPath::many);
+    const std::vector<float> y = product_on_gpu(matrix, x, BlockLinearPath::many);
     std::vector<float> floats;
     for (const Bf16 value : x) floats.push_back(value.to_float());
     double apart = 0, norm = 0;
@@ -63,7 +45,7 @@ TEST_P(Fp8OnTheGpu, ProductsAreNearDoublePrecisionAndARowsBitsDependOnNoOther) {
     EXPECT_LT(std::sqrt(apart / norm), 1e-5) << each.rows << " x " << each.cols;
     for (const int count : {1, 8, 19, 32, 37}) {
       const std::vector<Bf16> first(x.begin(), x.begin() + count * each.cols);
-      const std::vector<float> few = on_gpu(matrix, first, BlockLinearPath::few);
+      const std::vector<float> few = product_on_gpu(matrix, first, BlockLinearPath::few);
       EXPECT_TRUE(std::equal(few.begin(), few.end(), y.begin())) << count << " of " << tokens;
     }
   }
@@ -81,7 +63,7 @@ TEST_P(Fp8OnTheGpu, ValuesAreAllCodesTimesTheirScales) {
   matrix.upload(ColumnOrder::steps);
   std::vector<Bf16> x(16 * 16);
   for (std::size_t i = 0; i < 16; ++i) x[i * 16 + i] = Bf16::from_float(1);
-  const std::vector<float> y = on_gpu(matrix, x);
+  const std::vector<float> y = product_on_gpu(matrix, x);
   // A code that is none makes the sums of all rows none that share its factor.
   const auto of_no_number = [](int row) {
     bool any = false;
@@ -116,7 +98,7 @@ TEST_F(OnTheGpu, AScaleOfARowMultipliesTheFinishedSum) {
   for (const int tokens : {3, 37}) {
     const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * 1216));
     for (const BlockLinearPath path : {BlockLinearPath::few, BlockLinearPath::many}) {
-      const std::vector<float> y = on_gpu(scaled, x, path), totals = on_gpu(plain, x, path);
+      const std::vector<float> y = product_on_gpu(scaled, x, path), totals = product_on_gpu(plain, x, path);
       for (std::size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i], totals[i] * scaled.scales[i % 48]) << i;
     }
   }
@@ -141,7 +123,7 @@ TEST_F(OnTheGpu, Nvfp4IsNearDoublePrecisionByBothKernels) {
   DeviceBuffer factors =
       on_device(std::vector<BlockFactors>(shape.factors(), {128.0f * scale, 128.0f * scale}));
   const std::vector<Bf16> x = random_bf16(random, std::size_t{tokens} * cols);
-  DeviceBuffer tiles = token_tiles_of(x, cols);
+  DeviceBuffer tiles = tokens_of(x, cols);
   std::vector<float> found[2];
   for (const bool many : {false, true}) {
     const int count = many ? tokens : 32;  // each kernel's
@@ -211,7 +193,7 @@ TEST_F(OnTheGpu, ANarrowProductBesideAWideOneHasTheBitsOfALaunchOfItsOwn) {
       y.copy_to(std::span(beside));
       y_wide.copy_to(std::span(of_wide));
       EXPECT_EQ(beside, alone) << outputs << " x " << cols << ", " << tokens;
-      EXPECT_EQ(of_wide, on_gpu(wide, x)) << cols << ", " << tokens;
+      EXPECT_EQ(of_wide, product_on_gpu(wide, x)) << cols << ", " << tokens;
     }
   }
 }

@@ -3,9 +3,10 @@
 // a matrix has one above those of its sixteens.
 //
 //   granule   16 consecutive rows over the whole of K; granules follow one another, experts too
-//   k64 block pieces of 32 lanes x 16 bytes: first those of the even rows, then those of the odd ones; of FP8
-//             first those of steps 0 and 1, a word of the even row and one of the odd row a step, then of 2
-//             and 3
+//   k64 block pieces of 32 lanes x 16 bytes: first those of the even rows, then those of the odd ones. In FP8
+//   both
+//             rows share a piece: the first has steps 0 and 1, the second steps 2 and 3, and of each step a
+//             word of the even row, then one of the odd row
 //   factors   a pair for a granule and 128 columns: of the even rows and of the odd ones; 1 where rows have
 //   scales
 //
@@ -19,8 +20,8 @@
 // step s, which has elements 16s .. 16s + 15, those at 2t, 2t + 1, 2t + 8 and 2t + 9. So token tiles
 // (dense_tiles.h) are what wgmma reads.
 //
-// Codes of FP8 lie so that six instructions leave two bfloat16 pairs of a word (place_e4m3), and that the FP8
-// tensor cores take pieces as they are.
+// FP8 tensor cores take pieces of FP8 as they are. For bfloat16 products six instructions make two pairs of a
+// word (place_e4m3).
 //
 // Order of additions of every product on this layout, an op's contract, that of ops/linear/weight_matrix.h
 // with the tensor core's sums of blocks:

@@ -1,6 +1,7 @@
 // Rows of activations rounded to FP8, as products on FP8 tensor cores read them.
 //
-//   scale   one a row: the smallest power of two, 2^-100 at least, with which no magnitude is above 448.
+//   scale   one a row, as formats/e4m3_row.h: the smallest power of two, 2^-100 at least, with which no
+//   magnitude is above 448.
 //           Of a row of zeros 1, and NaN where a value is an infinity or a NaN
 //   codes   E4M3 of value / scale, nearest even. 128 columns of a row are 128 bytes; past the last one are
 //           zeros
@@ -18,6 +19,7 @@
 
 #include "base/status.h"
 #include "formats/bf16.h"
+#include "formats/e4m3_row.h"
 #include "ops/linear/cuda/block_matrices.h"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/linear/rounded_room.h"
@@ -42,7 +44,7 @@ NIBBLE_HOST_DEVICE constexpr int rounded_element(ColumnOrder order, int word, in
 
 // 2^e of a row whose largest magnitude has these bits as a bfloat16, a finite number.
 NIBBLE_HOST_DEVICE constexpr int rounded_exponent(int largest_bits) {
-  constexpr int least = -100, bias = 127, of_448 = 8, fraction_of_448 = 0x60;
+  constexpr int least = least_e4m3_row_exponent, bias = 127, of_448 = 8, fraction_of_448 = 0x60;
   if (largest_bits == 0) return 0;
   const int exponent = largest_bits / 128 - bias - of_448 + (largest_bits % 128 > fraction_of_448 ? 1 : 0);
   return exponent < least ? least : exponent;

@@ -15,7 +15,7 @@ struct Rounded {
 
 Rounded rounded_on_gpu(const std::vector<Bf16>& x, int cols, ColumnOrder order, bool tiles) {
   const int rows = static_cast<int>(x.size()) / cols;
-  DeviceBuffer plain = on_device(x), packed = token_tiles_of(x, cols);
+  DeviceBuffer plain = on_device(x), packed = tokens_of(x, cols);
   Rounded found{std::vector<std::uint8_t>(static_cast<std::size_t>(rows * rounded_row_bytes(cols))),
                 std::vector<float>(static_cast<std::size_t>(rows))};
   DeviceBuffer codes = device_bytes(found.codes.size(), 0xcd),
@@ -95,23 +95,8 @@ TEST_F(OnTheGpu, RowsAreRoundedToTheNearestCodesOfTheirScale) {
   }
 }
 
-std::vector<float> product_on_gpu(RandomBlocks<E4m3Codes>& matrix, const std::vector<Bf16>& x) {
-  const int rows = matrix.shape.rows, cols = matrix.shape.cols, tokens = static_cast<int>(x.size()) / cols;
-  DeviceBuffer tiles = token_tiles_of(x, cols);
-  DeviceBuffer y = device_bytes(static_cast<std::size_t>(tokens * rows) * 4, 0xff);
-  DeviceBuffer codes = device_bytes(static_cast<std::size_t>(tokens * rounded_row_bytes(cols)), 0xff),
-               scales = device_bytes(static_cast<std::size_t>(tokens) * 4, 0xff);
-  const Status status = block_linear_cuda(
-      BlockLinearCudaArgs<E4m3Codes>{.x = {tiles.as<std::uint8_t>(), tokens},
-                                     .weight = matrix.view(),
-                                     .y = y.as<float>(),
-                                     .y_stride = rows,
-                                     .rounding = {codes.as<std::uint8_t>(), scales.as<float>()}},
-      nullptr);
-  NIBBLE_CHECK(status.ok(), status.message());
-  std::vector<float> result(static_cast<std::size_t>(tokens * rows));
-  y.copy_to(std::span(result));
-  return result;
+std::vector<float> rounded_product_on_gpu(RandomBlocks<E4m3Codes>& matrix, const std::vector<Bf16>& x) {
+  return product_on_gpu(matrix, x, BlockLinearPath::faster, true);
 }
 
 class RoundedOnTheGpu : public OnTheGpu, public testing::WithParamInterface<bool> {};
@@ -150,7 +135,7 @@ TEST_P(RoundedOnTheGpu, ProductsAreNearThoseOfRoundedRowsAndARowsBitsDependOnNoO
     matrix.upload(ColumnOrder::steps);
     const int tokens = small_cases ? 37 : 300;
     const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * each.cols));
-    const std::vector<float> y = product_on_gpu(matrix, x);
+    const std::vector<float> y = rounded_product_on_gpu(matrix, x);
     double apart = 0, norm = 0;
     for (int token = 0; token < tokens; token += 9) {
       const std::span<const Bf16> row = std::span(x).subspan(static_cast<std::size_t>(token * each.cols),
@@ -170,7 +155,7 @@ TEST_P(RoundedOnTheGpu, ProductsAreNearThoseOfRoundedRowsAndARowsBitsDependOnNoO
     for (const int count : {1, 8, 19, 33, 37, 70}) {
       if (count > tokens) continue;
       const std::vector<Bf16> first(x.begin(), x.begin() + count * each.cols);
-      const std::vector<float> some = product_on_gpu(matrix, first);
+      const std::vector<float> some = rounded_product_on_gpu(matrix, first);
       EXPECT_TRUE(std::equal(some.begin(), some.end(), y.begin())) << count << " of " << tokens;
     }
   }
@@ -182,7 +167,7 @@ TEST_F(OnTheGpu, ARowWithAValueThatIsNoNumberHasNoProductAndItsNeighboursDo) {
   matrix.upload(ColumnOrder::steps);
   std::vector<Bf16> x = random_bf16(random, 3 * 144);
   x[144 + 17] = Bf16::from_float(std::numeric_limits<float>::infinity());
-  const std::vector<float> y = product_on_gpu(matrix, x);
+  const std::vector<float> y = rounded_product_on_gpu(matrix, x);
   for (std::size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 32 == 1) << i;
 }
 

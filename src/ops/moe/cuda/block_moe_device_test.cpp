@@ -1,7 +1,9 @@
 // On a GPU: the expert layer with weights in blocks of 128 columns.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
+#include "formats/e4m3_row.h"
 #include "ops/linear/cuda/block_device_test_util.h"
 #include "ops/moe/cuda/block_moe_cuda.h"
 #include "ops/moe/moe_reference.h"
@@ -77,6 +79,67 @@ struct Layer {
   }
 };
 
+// A row of a product's inputs as its expert's matrix meets it.
+using MeetsRow = std::function<std::vector<float>(const float* row, int cols)>;
+std::vector<float> as_it_is(const float* row, int cols) { return {row, row + cols}; }
+std::vector<float> rounded(const float* row, int cols) {
+  std::vector<float> values(row, row + cols);
+  round_to_e4m3(values, e4m3_row_factor(values), values.data());
+  return values;
+}
+
+// How far the sums over tokens' experts are from those in double precision, of their own size.
+template <class Kind>
+double apart_from_reference(const Layer<Kind>& layer, const std::vector<Bf16>& x,
+                            const std::vector<std::int32_t>& ids, const std::vector<float>& products,
+                            const MeetsRow& meets) {
+  std::vector<float> floats;
+  for (const Bf16 value : x) floats.push_back(value.to_float());
+  ThreadPool threads(1);
+  const std::vector<float> ones(ids.size(), 1.0f);
+  const std::vector<double> exact = moe_reference(
+      threads,
+      {.top_k = layer.top_k,
+       .hidden = layer.hidden,
+       .intermediate = layer.intermediate,
+       .unit = silu_unit,
+       .bf16_h = true},
+      floats, ids, ones,
+      [&](int e, int row, const float* in) {
+        return layer.gate_up.product(e, row, meets(in, layer.hidden).data());
+      },
+      [&](int e, int row, const float* in) {
+        return layer.down.product(e, row, meets(in, layer.intermediate).data());
+      });
+  const std::size_t width = static_cast<std::size_t>(layer.hidden),
+                    choices = static_cast<std::size_t>(layer.top_k);
+  double apart = 0, norm = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    double sum = 0;
+    for (std::size_t slot = i / width * choices; slot < (i / width + 1) * choices; ++slot) {
+      if (ids[slot] >= 0) sum += double{products[slot * width + i % width]};
+    }
+    apart += (sum - exact[i]) * (sum - exact[i]);
+    norm += exact[i] * exact[i];
+  }
+  return std::sqrt(apart / norm);
+}
+
+// The first tokens alone have the bits that they have among all.
+template <class Kind>
+void expect_the_bits_of_all(Layer<Kind>& layer, const std::vector<Bf16>& x,
+                            const std::vector<std::int32_t>& ids, const std::vector<float>& all, int count,
+                            const std::function<std::vector<float>(const std::vector<Bf16>&,
+                                                                   const std::vector<std::int32_t>&)>& run) {
+  const std::vector<Bf16> first(x.begin(), x.begin() + count * layer.hidden);
+  const std::vector<std::int32_t> first_ids(ids.begin(), ids.begin() + count * layer.top_k);
+  const std::vector<float> some = run(first, first_ids);
+  for (std::size_t i = 0; i < some.size(); ++i) {
+    if (first_ids[i / static_cast<std::size_t>(layer.hidden)] < 0) continue;
+    ASSERT_EQ(some[i], all[i]) << "of " << count << " tokens, at " << i;
+  }
+}
+
 TYPED_TEST(BlockMoeOnTheGpu, IsNearDoublePrecisionAndATokensBitsDependOnNoOther) {
   std::mt19937 random(3);
   Layer<TypeParam> layer(random, 5, 3, 160, 144);
@@ -85,42 +148,11 @@ TYPED_TEST(BlockMoeOnTheGpu, IsNearDoublePrecisionAndATokensBitsDependOnNoOther)
   MoeRouting routing(random, tokens, layer.experts, layer.top_k);
   for (std::size_t slot = 1; slot < routing.ids.size(); slot += 11) routing.ids[slot] = -1;
   const std::vector<float> many = layer.on_gpu(x, routing.ids, BlockMoePath::many);
-
-  std::vector<float> floats;
-  for (const Bf16 value : x) floats.push_back(value.to_float());
-  ThreadPool threads(1);
-  std::vector<float> ones(routing.ids.size(), 1.0f);
-  const std::vector<double> exact = moe_reference(
-      threads,
-      {.top_k = layer.top_k,
-       .hidden = layer.hidden,
-       .intermediate = layer.intermediate,
-       .unit = silu_unit,
-       .bf16_h = true},
-      floats, routing.ids, ones,
-      [&](int e, int row, const float* in) { return layer.gate_up.product(e, row, in); },
-      [&](int e, int row, const float* in) { return layer.down.product(e, row, in); });
-  double apart = 0, norm = 0;
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    const std::size_t width = static_cast<std::size_t>(layer.hidden), token = i / width;
-    double sum = 0;
-    for (std::size_t choice = 0; choice < 3; ++choice) {
-      const std::size_t slot = token * 3 + choice;
-      if (routing.ids[slot] >= 0) sum += double{many[slot * width + i % width]};
-    }
-    apart += (sum - exact[i]) * (sum - exact[i]);
-    norm += exact[i] * exact[i];
-  }
-  EXPECT_LT(std::sqrt(apart / norm), 2e-3);
-
+  EXPECT_LT(apart_from_reference(layer, x, routing.ids, many, as_it_is), 2e-3);
   for (const int count : {1, 2, 13, tokens}) {
-    const std::vector<Bf16> first(x.begin(), x.begin() + count * layer.hidden);
-    const std::vector<std::int32_t> ids(routing.ids.begin(), routing.ids.begin() + count * layer.top_k);
-    const std::vector<float> few = layer.on_gpu(first, ids, BlockMoePath::few);
-    for (std::size_t i = 0; i < few.size(); ++i) {
-      if (ids[i / static_cast<std::size_t>(layer.hidden)] < 0) continue;
-      ASSERT_EQ(few[i], many[i]) << "of " << count << " tokens, at " << i;
-    }
+    expect_the_bits_of_all(layer, x, routing.ids, many, count, [&](const auto& rows, const auto& ids) {
+      return layer.on_gpu(rows, ids, BlockMoePath::few);
+    });
   }
 }
 
@@ -137,16 +169,6 @@ TYPED_TEST(BlockMoeOnTheGpu, OneTokenOfAWideLayerHasTheBitsOfMany) {
   }
 }
 
-// Rows of a token and of its experts' activations as the kernels round them.
-std::vector<float> rounded(const float* row, int cols) {
-  std::vector<float> values(row, row + cols);
-  const float largest = std::abs(*std::max_element(
-      values.begin(), values.end(), [](float a, float b) { return std::abs(a) < std::abs(b); }));
-  const float scale = std::ldexp(1.0f, rounded_exponent(Bf16::from_float(largest).bits));
-  for (float& value : values) value = E4m3::from_float(value / scale).to_float() * scale;
-  return values;
-}
-
 TYPED_TEST(BlockMoeOnTheGpu, RoundedRowsAreNearDoublePrecisionAndATokensBitsDependOnNoOther) {
   if constexpr (std::is_same_v<typename TypeParam::Codes, Bf16Codes>) {
     GTEST_SKIP() << "of FP8 alone";
@@ -157,49 +179,14 @@ TYPED_TEST(BlockMoeOnTheGpu, RoundedRowsAreNearDoublePrecisionAndATokensBitsDepe
     const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * layer.hidden));
     MoeRouting routing(random, tokens, layer.experts, layer.top_k);
     for (std::size_t slot = 1; slot < routing.ids.size(); slot += 11) routing.ids[slot] = -1;
-    const std::vector<float> all = layer.on_gpu(x, routing.ids, BlockMoePath::faster, true);
-
-    std::vector<float> floats;
-    for (const Bf16 value : x) floats.push_back(value.to_float());
-    ThreadPool threads(1);
-    const std::vector<float> ones(routing.ids.size(), 1.0f);
-    const std::vector<double> exact = moe_reference(
-        threads,
-        {.top_k = layer.top_k,
-         .hidden = layer.hidden,
-         .intermediate = layer.intermediate,
-         .unit = silu_unit,
-         .bf16_h = true},
-        floats, routing.ids, ones,
-        [&](int e, int row, const float* in) {
-          return layer.gate_up.product(e, row, rounded(in, layer.hidden).data());
-        },
-        [&](int e, int row, const float* in) {
-          return layer.down.product(e, row, rounded(in, layer.intermediate).data());
-        });
-    double apart = 0, norm = 0;
-    for (std::size_t i = 0; i < exact.size(); ++i) {
-      const std::size_t width = static_cast<std::size_t>(layer.hidden), token = i / width;
-      double sum = 0;
-      for (std::size_t choice = 0; choice < 3; ++choice) {
-        const std::size_t slot = token * 3 + choice;
-        if (routing.ids[slot] >= 0) sum += double{all[slot * width + i % width]};
-      }
-      apart += (sum - exact[i]) * (sum - exact[i]);
-      norm += exact[i] * exact[i];
-    }
+    const auto run = [&](const std::vector<Bf16>& rows, const std::vector<std::int32_t>& ids) {
+      return layer.on_gpu(rows, ids, BlockMoePath::faster, true);
+    };
+    const std::vector<float> all = run(x, routing.ids);
     // A value of h may fall to the other side of a border between two codes.
-    EXPECT_LT(std::sqrt(apart / norm), 5e-3);
-
+    EXPECT_LT(apart_from_reference(layer, x, routing.ids, all, rounded), 5e-3);
     for (const int count : {1, 2, 13, 41, 120, tokens}) {
-      if (count > tokens) continue;
-      const std::vector<Bf16> first(x.begin(), x.begin() + count * layer.hidden);
-      const std::vector<std::int32_t> ids(routing.ids.begin(), routing.ids.begin() + count * layer.top_k);
-      const std::vector<float> some = layer.on_gpu(first, ids, BlockMoePath::faster, true);
-      for (std::size_t i = 0; i < some.size(); ++i) {
-        if (ids[i / static_cast<std::size_t>(layer.hidden)] < 0) continue;
-        ASSERT_EQ(some[i], all[i]) << "of " << count << " tokens, at " << i;
-      }
+      if (count <= tokens) expect_the_bits_of_all(layer, x, routing.ids, all, count, run);
     }
   }
 }
