@@ -5,22 +5,13 @@
 
 #include "base/clock.h"
 #include "engine/constraint_test_util.h"
-#include "engine/damaged_example_test_util.h"
 #include "engine/gpu_engine_test_util.h"
 #include "runtime/gpu.h"
 
 namespace nibble {
 namespace {
 
-class GpuEngine : public DamagedExample {
- protected:
-  void SetUp() override {
-    Machine machine;
-    probe_gpus(machine);
-    if (machine.gpu.count == 0) GTEST_SKIP() << "no usable GPU or driver";
-    DamagedExample::SetUp();
-  }
-};
+using GpuEngine = OnAGpuEngine;
 
 TEST_F(GpuEngine, ANotANumberEndsTheRequestThatMetItAndLeavesItsMatesBitsAlone) {
   spoil_embedding(300);

@@ -5,22 +5,13 @@
 #include <memory>
 #include <tuple>
 
-#include "engine/damaged_example_test_util.h"
 #include "engine/drafts_test_util.h"
 #include "engine/gpu_engine_test_util.h"
 
 namespace nibble {
 namespace {
 
-class GpuEngineDrafts : public DamagedExample {
- protected:
-  void SetUp() override {
-    Machine machine;
-    probe_gpus(machine);
-    if (machine.gpu.count == 0) GTEST_SKIP() << "no usable GPU or driver";
-    DamagedExample::SetUp();
-  }
-};
+using GpuEngineDrafts = OnAGpuEngine;
 
 struct Way {
   int drafts, sequences;

@@ -5,10 +5,21 @@
 #include <memory>
 
 #include "engine/choices.h"
+#include "engine/damaged_example_test_util.h"
 #include "engine/engine_test_util.h"
 #include "runtime/gpu.h"
 
 namespace nibble {
+
+class OnAGpuEngine : public DamagedExample {
+ protected:
+  void SetUp() override {
+    Machine machine;
+    probe_gpus(machine);
+    if (machine.gpu.count == 0) GTEST_SKIP() << "no usable GPU or driver";
+    DamagedExample::SetUp();
+  }
+};
 
 // Whatever the plan for this machine would be: small steps on its GPU, of which none has drafts unless that
 // is asked for.

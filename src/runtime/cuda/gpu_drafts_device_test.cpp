@@ -27,13 +27,9 @@ constexpr Size few_sequences{160, 3, 512, 24};
 
 std::unique_ptr<Worker> drafting_worker(const std::filesystem::path& folder, bool graphs,
                                         DType kv_dtype = DType::bf16, const Size& size = few_sequences) {
-  const ModelConfig config = must(read_model_config(folder));
-  const WeightSource source = must(WeightSource::open(folder));
-  ThreadPool threads(2);
-  WeightUpload upload = must(WeightUpload::begin(source, threads));
-  WorkerLimits limits = limits_of(config, graphs, size, kv_dtype);
+  WorkerLimits limits = limits_of(must(read_model_config(folder)), graphs, size, kv_dtype);
   limits.max_drafts = most_drafts;
-  return must(GpuWorker::start(config, upload, limits));
+  return gpu_worker_of(folder, limits);
 }
 
 // What is drafted of a sequence whose answer is known: so many tokens, of which every so many-th of the

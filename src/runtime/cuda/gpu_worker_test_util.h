@@ -78,16 +78,20 @@ T must(Result<T> result) {
   return std::move(result).value();
 }
 
-inline std::unique_ptr<Worker> gpu_worker(bool graphs, const std::filesystem::path& folder = example,
-                                          DType kv_dtype = DType::bf16,
-                                          InputValues activations = InputValues::bf16) {
-  const ModelConfig config = must(read_model_config(folder));
+inline std::unique_ptr<Worker> gpu_worker_of(const std::filesystem::path& folder,
+                                             const WorkerLimits& limits) {
   const WeightSource source = must(WeightSource::open(folder));
   ThreadPool threads(2);
   WeightUpload upload = must(WeightUpload::begin(source, threads));
-  WorkerLimits limits = limits_of(config, graphs, small_size, kv_dtype);
+  return must(GpuWorker::start(must(read_model_config(folder)), upload, limits));
+}
+
+inline std::unique_ptr<Worker> gpu_worker(bool graphs, const std::filesystem::path& folder = example,
+                                          DType kv_dtype = DType::bf16,
+                                          InputValues activations = InputValues::bf16) {
+  WorkerLimits limits = limits_of(must(read_model_config(folder)), graphs, small_size, kv_dtype);
   limits.activations = activations;
-  return must(GpuWorker::start(config, upload, limits));
+  return gpu_worker_of(folder, limits);
 }
 
 inline std::unique_ptr<Worker> cpu_worker(const std::filesystem::path& folder = example,
