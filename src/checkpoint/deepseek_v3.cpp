@@ -2,6 +2,7 @@
 // layers are dense, and the others have experts in groups, chosen by sigmoids with a correction, and one that
 // all tokens share. Layers behind the last, which draft tokens ahead, are left alone. Kimi-K2.5 keeps the
 // text's fields in `text_config`; what it sees with is left alone.
+#include <algorithm>
 #include <charconv>
 
 #include "base/quote.h"

@@ -1,6 +1,7 @@
 #include "comm/process_meeting.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <optional>

@@ -1,5 +1,6 @@
 #include "text/call_form.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,7 @@
 #include "text/tokenizer_parts.h"
 
 #include <algorithm>
+#include <array>
 
 namespace nibble {
 

@@ -148,7 +148,8 @@ TEST_F(GpuDrafts, AStepOfThemRunsAsAGraph) {
   const Sequence asked = sequence_of(random_prompt(2, 9), 9, {1});
   const Heard plain = run_alone(*worker, asked, 7);
   const auto graphs = [&] {
-    for (const RanRow& row : worker->ran().rows()) {
+    const RanTable ran = worker->ran();
+    for (const RanRow& row : ran.rows()) {
       if (row.field == "steps" && row.value == "graph") return row.times;
     }
     return std::uint64_t{0};

@@ -65,7 +65,8 @@ TEST_F(GpuWorkerOnTheGpu, NorDoTheyOnKeysAndValuesInE4m3) {
 // By field, value and form of the plan's names.
 std::map<std::string, std::uint64_t> ran_by(const Worker& worker) {
   std::map<std::string, std::uint64_t> times;
-  for (const RanRow& row : worker.ran().rows())
+  const RanTable ran = worker.ran();
+  for (const RanRow& row : ran.rows())
     times[std::string(row.field) + " " + std::string(row.value) + " " + std::string(row.form)] = row.times;
   return times;
 }

@@ -1,5 +1,7 @@
 #include "server/api/prepare.h"
 
+#include <algorithm>
+
 #include "base/json_copy.h"
 #include "base/json_writer.h"
 #include "base/quote.h"

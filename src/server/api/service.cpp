@@ -322,7 +322,7 @@ void Service::on_work_queue(Exchange exchange, std::function<std::variant<Made, 
   using MadeOrError = std::variant<Made, ApiError>;
   const bool taken = work_->add<MadeOrError>(
       std::move(make), [this](std::function<void()> done) { server_.post(std::move(done)); },
-      [this, exchange, finish = std::move(finish)](MadeOrError made) {
+      [exchange, finish = std::move(finish)](MadeOrError made) {
         if (const auto* error = std::get_if<ApiError>(&made)) return answer_error(exchange, *error);
         finish(std::get<Made>(std::move(made)));
       });

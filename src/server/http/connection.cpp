@@ -1,6 +1,7 @@
 #include "server/http/connection.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace nibble::http {
 namespace {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "ops/cuda/device_test_util.h"
 #include "ops/gated_delta/cuda/gated_delta_cuda.h"

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "ops/cuda/device_test_util.h"
 #include "ops/gated_mlp/cuda/gated_mlp_cuda.h"

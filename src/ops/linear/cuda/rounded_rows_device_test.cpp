@@ -1,6 +1,7 @@
 // On a GPU: rows rounded to FP8, and products of those with matrices in FP8.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "ops/linear/cuda/block_device_test_util.h"
 #include "ops/linear/cuda/rounded_rows.h"

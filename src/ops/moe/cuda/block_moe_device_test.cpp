@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <tuple>
 
 #include "formats/e4m3_row.h"
 #include "ops/linear/cuda/block_device_test_util.h"

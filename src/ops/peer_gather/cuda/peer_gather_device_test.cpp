@@ -1,6 +1,7 @@
 // On two GPUs or more, or on emulated ones: what ranks gather is what each had.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
