@@ -15,6 +15,7 @@
 #include "formats/bf16.h"
 #include "ops/moe/cuda/mxfp4_granules.h"
 #include "ops/moe/cuda/nvfp4_granules.h"
+#include "ops/moe/cuda/sorted_slots.h"
 #include "ops/moe/many_tokens.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/row/gated_unit.h"
@@ -121,7 +122,7 @@ inline Status moe_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& ar
   return std::visit([&](const auto& of_format) { return moe_many_cuda(of_format, args, stream); }, weights);
 }
 
-inline constexpr int moe_many_most_experts = 640;  // that it has room for
+inline constexpr int moe_many_most_experts = sorted_slots_most_experts;  // that it has room for
 
 // An expert's tokens are cut into no more tiles than ones of so many tokens would be, and only the last has
 // empty places, at most so many.
@@ -136,10 +137,11 @@ constexpr int moe_many_counters(int slots, int experts) { return 1 + 2 * moe_man
 constexpr std::size_t moe_many_slot_bytes(int slots, int experts) {
   return (4 * static_cast<std::size_t>(moe_many_rows(slots, experts)) + 255) / 256 * 256;
 }
-// Room for `slots`: which of them each place in a tile has, and the activations of both products in tiles.
+// Room for `slots`: which of them each place in a tile has, their order, and the activations of both products
+// in tiles.
 template <class Shape>
 constexpr std::size_t moe_many_bytes(int slots, int experts, const Shape& gate_up, const Shape& down) {
-  return moe_many_slot_bytes(slots, experts) +
+  return moe_many_slot_bytes(slots, experts) + sorted_slot_bytes(slots, experts) +
          static_cast<std::size_t>(moe_many_rows(slots, experts)) * 2 *
              static_cast<std::size_t>(gate_up.padded_cols() + down.padded_cols());
 }

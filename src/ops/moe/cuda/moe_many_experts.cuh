@@ -34,7 +34,8 @@ struct ExpertTable {
   // By all threads; returns how many tiles there are.
   __device__ __forceinline__ int make(const MoeManyTokens& of, int count, const MoeManyWidths& widths) {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-    for (int first = thread; first < of.slots; first += ids_at_once * threads) {
+    const std::int32_t* const counts = of.sorted.counts;
+    for (int first = thread; counts == nullptr && first < of.slots; first += ids_at_once * threads) {
       std::int32_t ids[ids_at_once];
 #pragma unroll
       for (int i = 0; i < ids_at_once; ++i)
@@ -49,7 +50,7 @@ struct ExpertTable {
     int tiles_before = 0, rows_before = 0;
     for (int first = 0; first < count; first += threads) {
       const int expert = first + thread;
-      const int tokens = expert < count ? experts[expert].tokens : 0;
+      const int tokens = expert >= count ? 0 : counts == nullptr ? experts[expert].tokens : counts[expert];
       const MoeManyCut cut(widths, tokens);
       const int tiles = cut.tiles, last = cut.places_before(max(0, tiles - 1));
       const int rows = tiles == 0 ? 0 : last + widths.holding(tokens - last);

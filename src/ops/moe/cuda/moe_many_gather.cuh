@@ -12,13 +12,10 @@ struct GatherRoom {
   std::int32_t slots[moe_many_widest_tile];  // the tile's
 };
 
-// K64 blocks [block, past_block) of a tile of x, by `warps` warps; who has the first block also says which
-// slots they are. Finds the tile's slots, then brings their activations, a thread a token and k64 block at a
-// time, 128 bytes in and 8 x 16 bytes out.
+// Finds a tile's slots among all choices, by `warps` warps.
 template <int warps>
-__device__ __forceinline__ void gather_tile(const MoeManyTokens& of, const MoeManyTile& tile, std::uint8_t* x,
-                                            std::int32_t* slots, int block, int past_block,
-                                            GatherRoom<warps>& room, int warp, int lane) {
+__device__ __forceinline__ void find_slots(const MoeManyTokens& of, const MoeManyTile& tile,
+                                           GatherRoom<warps>& room, int warp, int lane) {
   constexpr int threads = warps * 32;
   const int thread = warp * 32 + lane, width = tile.width;
   // A warp looks through a run of all slots, twice: how many are the expert's, then which.
@@ -48,32 +45,67 @@ __device__ __forceinline__ void gather_tile(const MoeManyTokens& of, const MoeMa
     if (is && place >= 0 && place < tile.tokens) room.slots[place] = slot;
     before += __popc(lanes);
   });
+}
+
+// Eight lanes hold a token's k64 block as it lies in the row, 16 bytes each. Afterwards lane l has the words
+// that a tile's piece of 16 bytes has, pair `gathered_pair(l)` of each of the four lanes of an operand's row.
+__device__ __forceinline__ constexpr int gathered_pair(int lane) { return lane % 2 * 4 + lane % 8 / 2; }
+__device__ __forceinline__ void exchange_words(uint4& words, int lane) {
+  const bool odd = (lane & 2) != 0, upper = (lane & 4) != 0;
+  const auto swap = [](std::uint32_t& low, std::uint32_t& high, bool gives_low, int lanes_apart) {
+    const std::uint32_t given = gives_low ? low : high,
+                        taken = __shfl_xor_sync(all_lanes, given, lanes_apart);
+    if (gives_low) {
+      low = taken;
+    } else {
+      high = taken;
+    }
+  };
+  swap(words.x, words.y, odd, 2);
+  swap(words.z, words.w, odd, 2);
+  swap(words.x, words.z, upper, 4);
+  swap(words.y, words.w, upper, 4);
+}
+
+// K64 blocks [block, past_block) of a tile of x, by `warps` warps; who has the first block also says which
+// slots they are. Finds the tile's slots, then brings their activations, a warp four tokens and some k64
+// blocks at a time.
+template <int warps>
+__device__ __forceinline__ void gather_tile(const MoeManyTokens& of, const MoeManyTile& tile, std::uint8_t* x,
+                                            std::int32_t* slots, int block, int past_block,
+                                            GatherRoom<warps>& room, int warp, int lane) {
+  constexpr int threads = warps * 32, at_once = 8, tokens_at_once = 4;
+  const int thread = warp * 32 + lane, width = tile.width;
+  if (of.sorted.counts == nullptr) {
+    find_slots<warps>(of, tile, room, warp, lane);
+  } else {
+    const std::int32_t* const list = of.sorted.slots + of.sorted.begins[tile.expert] + tile.first;
+    for (int place = thread; place < width; place += threads)
+      room.slots[place] = place < tile.tokens ? list[place] : -1;
+  }
   ptx::named_barrier(1, threads);  // the slots are there
   if (block == 0) {
     for (int place = thread; place < width; place += threads) slots[place] = room.slots[place];
   }
-  for (int i = block * width + thread; i < past_block * width; i += threads) {
-    const int of_block = i / width, token = i - of_block * width, slot = room.slots[token];
-    std::uint32_t words[4][8] = {};  // by lane of the row, then pairs in order
-    if (slot >= 0) {
-      const Bf16* const row =
-          of.x + static_cast<std::size_t>(slot / of.top_k) * static_cast<std::size_t>(of.x_stride) +
-          of_block * granule_k;
+  const int token_groups = width / tokens_at_once, piece = lane % 8;
+  const int items = token_groups * ((past_block - block + at_once - 1) / at_once);
+  for (int item = warp; item < items; item += warps) {
+    const int blocks_of = item / token_groups, first = block + blocks_of * at_once;
+    const int token = (item - blocks_of * token_groups) * tokens_at_once + lane / 8, slot = room.slots[token];
+    const Bf16* const row =
+        of.x + static_cast<std::size_t>(max(slot, 0) / of.top_k) * static_cast<std::size_t>(of.x_stride);
+    uint4 words[at_once] = {};
 #pragma unroll
-      for (int t = 0; t < 4; ++t) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint4 quad = *reinterpret_cast<const uint4*>(row + t * 16 + half * 8);
-          words[t][4 * half] = quad.x, words[t][4 * half + 1] = quad.y;
-          words[t][4 * half + 2] = quad.z, words[t][4 * half + 3] = quad.w;
-        }
-      }
+    for (int n = 0; n < at_once; ++n) {
+      if (slot >= 0 && first + n < past_block)
+        words[n] = *reinterpret_cast<const uint4*>(row + (first + n) * granule_k + piece * 8);
     }
-    std::uint8_t* const to = x + of_block * width * moe_row_bytes;
+    std::uint8_t* const to = x + moe_tile_offset(width, token, 2 * gathered_pair(lane));
 #pragma unroll
-    for (int pair = 0; pair < 8; ++pair) {
-      *reinterpret_cast<uint4*>(to + moe_tile_offset(width, token, 2 * pair)) =
-          make_uint4(words[0][pair], words[1][pair], words[2][pair], words[3][pair]);
+    for (int n = 0; n < at_once; ++n) {
+      exchange_words(words[n], lane);
+      if (first + n < past_block)
+        *reinterpret_cast<uint4*>(to + (first + n) * width * moe_row_bytes) = words[n];
     }
   }
 }

@@ -12,6 +12,7 @@
 
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/moe/cuda/moe_taken.h"
+#include "ops/moe/cuda/sorted_slots.h"
 
 namespace nibble {
 
@@ -76,6 +77,7 @@ struct MoeManyTokens {
   const std::int32_t* expert_ids;  // [slots], -1: none
   int x_stride, top_k, slots;
   MoeTaken taken;
+  SortedSlots sorted;  // or nothing: whoever gathers a tile looks for its slots
 };
 
 // An expert among the tiles.

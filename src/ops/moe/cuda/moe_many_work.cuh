@@ -120,6 +120,7 @@ struct ManyPeers {
   std::ptrdiff_t apart[most_ranks] = {};  // bytes from this rank's products to each rank's
   std::uint64_t of_slots_a_rank = 0;      // 2^40 over them, rounded up
 
+  __device__ bool are_none() const { return of_slots_a_rank == 0; }
   // Exact for less than 2^20 slots, and as many of a rank: what was rounded up comes to less than 2^40.
   __device__ std::ptrdiff_t of_slot(int slot) const {
     return apart[static_cast<std::uint64_t>(static_cast<unsigned>(slot)) * of_slots_a_rank >> 40];

@@ -89,22 +89,26 @@ __device__ __forceinline__ void store_h(const Item& item, int granule, int lane,
   }
 }
 
-template <int width>
-__device__ __forceinline__ void store_products(const Item& item, const ManyPeers& peers, int granule,
-                                               int lane, const float (&totals)[width / 2],
-                                               const PairFactors& bias) {
+// Stores products of a granule's rows for the slots of a tile. apart(slot): bytes to the rank that adds up
+// the slot's row.
+template <int width, class Apart>
+__device__ __forceinline__ void store_products(const Item& item, const Apart& apart, int granule, int lane,
+                                               const float (&totals)[width / 2], const PairFactors& bias) {
   const PairFactors factors = item.factors;
   std::byte* const out = reinterpret_cast<std::byte*>(item.out + granule * granule_rows + lane / 4 * 2);
-  const std::size_t row_bytes = static_cast<std::size_t>(item.out_columns) * sizeof(float);
+  const std::uint32_t row_bytes = static_cast<std::uint32_t>(item.out_columns) * sizeof(float);
 #pragma unroll
   for (int j = 0; j < width / 8; ++j) {
+    const uint2 slots = *reinterpret_cast<const uint2*>(item.slots + 8 * j + lane % 4 * 2);
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const int slot = item.slots[8 * j + lane % 4 * 2 + c];
-      if (slot < 0) continue;
-      *reinterpret_cast<float2*>(out + static_cast<std::size_t>(slot) * row_bytes + peers.of_slot(slot)) =
-          make_float2(__fmul_rn(totals[4 * j + c], factors.even) + bias.even,
-                      __fmul_rn(totals[4 * j + 2 + c], factors.odd) + bias.odd);
+      const int slot = static_cast<int>(c == 0 ? slots.x : slots.y);
+      const float2 both = make_float2(__fmul_rn(totals[4 * j + c], factors.even) + bias.even,
+                                      __fmul_rn(totals[4 * j + 2 + c], factors.odd) + bias.odd);
+      if (slot >= 0) {
+        *reinterpret_cast<float2*>(out + std::uint64_t{static_cast<std::uint32_t>(slot)} * row_bytes +
+                                   apart(slot)) = both;
+      }
     }
   }
 }
@@ -215,8 +219,13 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
         *reinterpret_cast<const std::uint32_t*>(item.bias + warp * granule_rows + lane / 4 * 2);
     const std::uint32_t both = item.biased ? stored : 0;
     const PairFactors bias{__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
-    if (item.work == Work::down) {
-      store_products<width>(item, params.peers, granule, lane, totals, bias);
+    const ManyPeers& peers = params.peers;
+    if (item.work == Work::down && peers.are_none()) {
+      store_products<width>(
+          item, [](int) { return 0; }, granule, lane, totals, bias);
+    } else if (item.work == Work::down) {
+      store_products<width>(
+          item, [&](int row) { return peers.of_slot(row); }, granule, lane, totals, bias);
     } else {
       store_h<width>(item, granule, lane, totals, bias, params.unit);
     }
@@ -300,7 +309,7 @@ inline MoeManyPlaces places_in(const MoeCudaWorkspace& workspace, int slots, int
   const std::size_t rows = static_cast<std::size_t>(moe_many_rows(slots, experts));
   MoeManyPlaces places;
   places.slots = reinterpret_cast<std::int32_t*>(workspace.many);
-  places.x = workspace.many + moe_many_slot_bytes(slots, experts);
+  places.x = workspace.many + moe_many_slot_bytes(slots, experts) + sorted_slot_bytes(slots, experts);
   places.h = places.x + rows * static_cast<std::size_t>(hidden_blocks) * moe_row_bytes;
   places.next_item = workspace.many_counters;
   places.x_ready = places.next_item + 1;
@@ -340,8 +349,17 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   const MoeManyPlaces places = places_in(args.workspace, slots, experts, weights.gate_up.shape.blocks());
-  const MoeManyTokens tokens{args.x,     args.expert_ids, args.x_stride,
-                             args.top_k, slots,           taken_of(args.share, experts)};
+  MoeManyTokens tokens{.x = args.x,
+                       .expert_ids = args.expert_ids,
+                       .x_stride = args.x_stride,
+                       .top_k = args.top_k,
+                       .slots = slots,
+                       .taken = taken_of(args.share, experts),
+                       .sorted = {}};
+  if (sorts_slots(slots)) {
+    tokens.sorted = SortedSlots(args.workspace.many + moe_many_slot_bytes(slots, experts), experts);
+    sort_slots_cuda({args.expert_ids, tokens.taken, slots, experts}, tokens.sorted, stream);
+  }
   const auto product = [](const Granules& matrix, const Bf16* bias) {
     Product<Tiles> made{.weights = {},
                         .bias = bias,

@@ -1,0 +1,53 @@
+// The slots (token, choice) of a launch for many tokens in order of their experts.
+//
+// Who works on some of an expert's tokens else looks for them among all choices, and every block does so for
+// each of its tiles. From a few thousand slots on a launch that sorts them is faster.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/moe/cuda/moe_taken.h"
+
+namespace nibble {
+
+inline constexpr int sorted_slots_most_experts = 640;
+inline constexpr int sorting_blocks = 8;  // a cluster
+
+// From so many slots on a launch in front pays.
+constexpr bool sorts_slots(int slots) { return slots >= 4096; }
+
+// In device memory.
+struct SortedSlots {
+  std::int32_t* counts = nullptr;  // [experts]: slots of each; null: they are not sorted
+  std::int32_t* begins = nullptr;  // [experts]: where an expert's begin
+  std::int32_t* found = nullptr;   // [sorting_blocks, experts], of those who sort
+  std::int32_t* slots = nullptr;   // the first expert's, then the next one's
+
+  SortedSlots() = default;
+  // In memory of sorted_slot_bytes().
+  SortedSlots(std::uint8_t* memory, int experts)
+      : counts(reinterpret_cast<std::int32_t*>(memory)),
+        begins(counts + experts),
+        found(begins + experts),
+        slots(found + sorting_blocks * experts) {}
+};
+constexpr std::size_t sorted_slot_bytes(int slots, int experts) {
+  if (!sorts_slots(slots)) return 0;
+  return (4 * (static_cast<std::size_t>(slots) + (2 + sorting_blocks) * static_cast<std::size_t>(experts)) +
+          255) /
+         256 * 256;
+}
+
+struct SlotSort {
+  const std::int32_t* expert_ids;  // [slots]
+  MoeTaken taken;
+  int slots, experts;
+};
+// Queues it. Every slot that an expert takes has a place; which of an expert's slots comes first may differ
+// from launch to launch, and moves no bit of a product.
+void sort_slots_cuda(const SlotSort& sort, const SortedSlots& to, cudaStream_t stream);
+
+}  // namespace nibble
