@@ -9,6 +9,7 @@
 #include "formats/bf16.h"
 #include "ops/linear/cuda/block_matrices.h"
 #include "ops/linear/cuda/dense_tiles.h"
+#include "ops/linear/cuda/row_group.h"
 #include "ops/moe/cuda/nvfp4_granules.h"
 #include "ops/ptx/tensor_core.cuh"
 
@@ -41,10 +42,6 @@ inline Inputs token_tiles(const TokenTiles& x, int blocks) {
           .piece = token_step_bytes / 2};
 }
 
-// Rows of outputs that one expert's matrix gives.
-struct alignas(16) RowGroup {
-  std::int32_t expert, first, count, unused;
-};
 // All groups of a launch. Without a list they are consecutive rows of one matrix.
 struct RowGroups {
   const RowGroup* listed = nullptr;     // [of *count]
@@ -177,6 +174,13 @@ __device__ __forceinline__ void multiply_block(float (&sums)[eights][4], const S
 // none.
 struct RowScales {
   float even = 1, odd = 1;
+
+  __device__ __forceinline__ float even_product(float total) const { return __fmul_rn(total, even); }
+  __device__ __forceinline__ float odd_product(float total) const { return __fmul_rn(total, odd); }
+};
+struct NoRowScales {
+  __device__ __forceinline__ static float even_product(float total) { return total; }
+  __device__ __forceinline__ static float odd_product(float total) { return total; }
 };
 template <class Codes>
 __device__ __forceinline__ RowScales row_scales_of(const BlockMatrices<Codes>& weights, int expert,

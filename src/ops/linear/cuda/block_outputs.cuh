@@ -10,57 +10,52 @@
 
 namespace nibble::block_products {
 
+// Which row of outputs a column is, -1: none, and what its totals are multiplied by, a power of two.
+struct alignas(8) OutputRow {
+  std::int32_t row;
+  float scale;
+};
+
 template <class Codes, class Store>
 struct GranuleOutputs {
   const BlockMatrices<Codes>& weights;
-  const RowGroups& groups;
   const Store& store;
 
-  // scale(row): of a row of outputs, a power of two.
-  template <int count, class Scale>
-  __device__ __forceinline__ void write(const RowGroup& group, int granule, const float (&totals)[count],
-                                        const Scale& scale) const {
+  // rows(column): its OutputRow.
+  template <int count, class Rows>
+  __device__ __forceinline__ void write(int expert, int granule, const float (&totals)[count],
+                                        const Rows& rows) const {
+    const int weight_row = granule * block_granule_rows + static_cast<int>(threadIdx.x) % 32 / 4 * 2;
+    if (Codes::scaled && weights.row_scales != nullptr) {
+      write_products(weight_row, totals, rows, row_scales_of(weights, expert, weight_row));
+    } else {
+      write_products(weight_row, totals, rows, NoRowScales{});
+    }
+  }
+
+ private:
+  template <int count, class Rows, class Scales>
+  __device__ __forceinline__ void write_products(int weight_row, const float (&totals)[count],
+                                                 const Rows& rows, const Scales& of_weights) const {
     constexpr int columns = count / 2, at_once = columns < 8 ? columns : 8;
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int weight_row = granule * block_granule_rows + lane / 4 * 2;
-    const RowScales of_weights = row_scales_of(weights, group.expert, weight_row);
-    int rows[columns];
-    float scales[columns];
-    find_rows(rows, group, lane);
+    OutputRow to[columns];
 #pragma unroll
-    for (int i = 0; i < columns; ++i) scales[i] = scale(rows[i]);
+    for (int i = 0; i < columns; ++i) to[i] = rows(i / 2 * 8 + lane % 4 * 2 + i % 2);
 #pragma unroll
     for (int first = 0; first < columns; first += at_once) {
       decltype(store.value(0.0f, 0.0f)) values[at_once];
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         const int at = (first + i) / 2 * 4 + i % 2;
-        const float of_row = scales[first + i];
-        values[i] = store.value(__fmul_rn(__fmul_rn(totals[at], of_weights.even), of_row),
-                                __fmul_rn(__fmul_rn(totals[at + 2], of_weights.odd), of_row));
+        const float of_row = to[first + i].scale;
+        values[i] = store.value(__fmul_rn(of_weights.even_product(totals[at]), of_row),
+                                __fmul_rn(of_weights.odd_product(totals[at + 2]), of_row));
       }
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
-        if (rows[first + i] >= 0) store.put(rows[first + i], weight_row, values[i]);
+        if (to[first + i].row >= 0) store.put(to[first + i].row, weight_row, values[i]);
       }
-    }
-  }
-
- private:
-  // The rows of outputs that the lane's columns are, all asked for before any is waited for; -1: none.
-  template <int columns>
-  __device__ __forceinline__ void find_rows(int (&rows)[columns], const RowGroup& group, int lane) const {
-    const auto column = [&](int i) { return i / 2 * 8 + lane % 4 * 2 + i % 2; };
-    if (groups.listed == nullptr) {
-#pragma unroll
-      for (int i = 0; i < columns; ++i) rows[i] = column(i) < group.count ? group.first + column(i) : -1;
-      return;
-    }
-    const std::int32_t* const list = groups.rows + group.first;
-#pragma unroll
-    for (int i = 0; i < columns; ++i) {
-      rows[i] = -1;
-      if (column(i) < group.count) rows[i] = list[column(i)];
     }
   }
 };

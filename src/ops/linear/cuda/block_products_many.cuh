@@ -255,8 +255,10 @@ struct Multiplier {
         totals[i] = add_block<Codes>(totals[i], sums[i], i % 4 < 2 ? factor.even : factor.odd);
     }
     if (granule >= shape.granules()) return;
-    GranuleOutputs<Codes, Store>{params.weights, params.groups, params.store}.write(group, granule, totals,
-                                                                                    [](int) { return 1.0f; });
+    GranuleOutputs<Codes, Store>{params.weights, params.store}.write(
+        group.expert, granule, totals, [&](int column) {
+          return OutputRow{column < group.count ? params.groups.row_of(group, column) : -1, 1.0f};
+        });
   }
 
   __device__ __forceinline__ void run() {

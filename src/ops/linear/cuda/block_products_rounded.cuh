@@ -51,8 +51,12 @@ struct Tiles {
   static constexpr int stages =
       ring_limit / stage_bytes < most_stages ? ring_limit / stage_bytes : most_stages;
   static constexpr int barriers_at = stages * stage_bytes;
+  // Which rows of outputs an item's are. Items under way have a block each in the ring, and one is being
+  // stored.
+  static constexpr int item_slots = stages + 1, output_rows_at = barriers_at + 2 * stages * 8;
   static constexpr int alignment = ptx::swizzled_eight_bytes;
-  static constexpr int shared_bytes = alignment + barriers_at + 2 * stages * 8;
+  static constexpr int shared_bytes =
+      alignment + output_rows_at + item_slots * rows * static_cast<int>(sizeof(OutputRow));
 };
 
 template <class Store>
@@ -79,6 +83,7 @@ struct Params {
 struct Ring {
   std::uint8_t* stages;
   std::uint64_t *full, *empty;
+  OutputRow* output_rows;  // [item_slots, rows]
 };
 
 // What the carrying warps bring of each item.
@@ -88,7 +93,7 @@ __device__ __forceinline__ void carry(const Params<Store>& params, const Ring& r
   constexpr int rows_at_once = 4;           // of a warp, eight lanes a row
   constexpr int turns = Tiles::rows / (carrying_warps * rows_at_once);
   const int blocks = params.weights.shape.scale_blocks(), piece = lane % 8;
-  RingStage place, told;
+  RingStage place, told, item_slot;
   int untold = 0;
   const auto tell = [&] {
     ptx::fence_shared_writes();  // before the products that read them
@@ -106,10 +111,20 @@ __device__ __forceinline__ void carry(const Params<Store>& params, const Ring& r
       from[i] = static_cast<unsigned>(params.groups.row_of(group, at) / params.choices) * row_pieces +
                 static_cast<unsigned>(piece);
     }
+    const int own = warp * 32 + lane;
+    OutputRow output{-1, 1.0f};
+    if (own < group.count) {
+      output.row = params.groups.row_of(group, own);
+      output.scale = params.x.scales[output.row];
+    }
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       std::uint8_t* const stage = ring.stages + place.stage * Tiles::stage_bytes;
       ptx::mbarrier_wait(ring.empty + place.stage, place.parity ^ 1);
+      if (block == 0) {
+        if (own < Tiles::rows) ring.output_rows[item_slot.stage * Tiles::rows + own] = output;
+        item_slot.next(Tiles::item_slots);
+      }
       if (warp == 0 && lane == 0) {
         ptx::mbarrier_arrive_expecting(ring.full + place.stage, Tiles::weight_bytes);
         ptx::box_copy_to_shared(stage + Tiles::input_bytes, params.map, 2 * block,
@@ -153,7 +168,7 @@ struct Multiplier {
   const Ring& ring;
   int warp, lane;
   ptx::TileRows inputs;  // of the ring's first stage
-  RingStage place;
+  RingStage place, item_slot;
 
   __device__ __forceinline__ void read(Operands& a) {
     ptx::mbarrier_wait(ring.full + place.stage, place.parity);
@@ -216,9 +231,11 @@ struct Multiplier {
       multiply_block(block, a[0], a[1]);
       if (block + 1 < blocks) multiply_block(block + 1, a[1], a[0]);
     }
+    const OutputRow* const rows = ring.output_rows + item_slot.stage * Tiles::rows;
+    item_slot.next(Tiles::item_slots);
     if (granule >= shape.granules()) return;
-    GranuleOutputs<E4m3Codes, Store>{params.weights, params.groups, params.store}.write(
-        group, granule, totals, [&](int row) { return row >= 0 ? params.x.scales[row] : 1.0f; });
+    GranuleOutputs<E4m3Codes, Store>{params.weights, params.store}.write(
+        group.expert, granule, totals, [&](int column) { return rows[column]; });
   }
 };
 
@@ -227,7 +244,10 @@ __global__ void __launch_bounds__(threads, 1) multiply_rounded(const __grid_cons
   std::uint8_t* shared = ptx::dynamic_shared();
   shared += ptx::held(static_cast<int>(-reinterpret_cast<std::uintptr_t>(shared) % Tiles::alignment));
   std::uint64_t* const full = reinterpret_cast<std::uint64_t*>(shared + Tiles::barriers_at);
-  const Ring ring{.stages = shared, .full = full, .empty = full + Tiles::stages};
+  const Ring ring{.stages = shared,
+                  .full = full,
+                  .empty = full + Tiles::stages,
+                  .output_rows = reinterpret_cast<OutputRow*>(shared + Tiles::output_rows_at)};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tiles::stages; ++stage) {
       ptx::mbarrier_init(ring.full + stage, 32 * carrying_warps + 1);
@@ -249,7 +269,8 @@ __global__ void __launch_bounds__(threads, 1) multiply_rounded(const __grid_cons
                                         .warp = warp,
                                         .lane = lane,
                                         .inputs = ptx::TileRows(ring.stages),
-                                        .place = {}};
+                                        .place = {},
+                                        .item_slot = {}};
     params.template for_items<Tiles::rows>(
         [&](const RowGroup& group, int first_granule) { multiplier.multiply(group, first_granule + warp); });
   }

@@ -59,7 +59,7 @@ struct BlockMoeCudaArgs {
 };
 
 // Experts that the list of groups has room for.
-inline constexpr int block_moe_most_experts = 640;
+inline constexpr int block_moe_most_experts = sorted_slots_most_experts;
 
 // An expert's slots are cut into groups of eight or more.
 constexpr int block_moe_groups(int slots, int experts) {
@@ -67,7 +67,7 @@ constexpr int block_moe_groups(int slots, int experts) {
 }
 constexpr std::size_t block_moe_group_bytes(int slots, int experts) {
   return 16 + 16 * static_cast<std::size_t>(block_moe_groups(slots, experts)) +
-         4 * static_cast<std::size_t>(slots);
+         sorted_slot_bytes(slots, experts);
 }
 
 constexpr std::size_t block_moe_rounding_bytes(int tokens, int slots, int hidden, int intermediate) {

@@ -137,11 +137,14 @@ constexpr int moe_many_counters(int slots, int experts) { return 1 + 2 * moe_man
 constexpr std::size_t moe_many_slot_bytes(int slots, int experts) {
   return (4 * static_cast<std::size_t>(moe_many_rows(slots, experts)) + 255) / 256 * 256;
 }
+constexpr std::size_t moe_many_sorted_bytes(int slots, int experts) {
+  return sorts_slots(slots) ? sorted_slot_bytes(slots, experts) : 0;
+}
 // Room for `slots`: which of them each place in a tile has, their order, and the activations of both products
 // in tiles.
 template <class Shape>
 constexpr std::size_t moe_many_bytes(int slots, int experts, const Shape& gate_up, const Shape& down) {
-  return moe_many_slot_bytes(slots, experts) + sorted_slot_bytes(slots, experts) +
+  return moe_many_slot_bytes(slots, experts) + moe_many_sorted_bytes(slots, experts) +
          static_cast<std::size_t>(moe_many_rows(slots, experts)) * 2 *
              static_cast<std::size_t>(gate_up.padded_cols() + down.padded_cols());
 }

@@ -17,64 +17,22 @@ namespace {
 
 using namespace block_products;
 
-constexpr int grouping_threads = 512;
 // Up to which the kernel for few tokens is the faster one.
 constexpr int few_slots_an_expert = 4;
 
-// What a launch's groups are: the list's length, the groups, then the slots of one after the other.
+// Where a launch's groups are: the list's length, the groups, then their sorted slots.
 struct GroupPlaces {
-  std::int32_t* count;
-  RowGroup* groups;
-  std::int32_t* slots;
+  SlotGroups groups;
+  SortedSlots sorted;
 
-  GroupPlaces(std::uint8_t* memory, int all_slots, int experts)
-      : count(reinterpret_cast<std::int32_t*>(memory)),
-        groups(reinterpret_cast<RowGroup*>(memory + 16)),
-        slots(reinterpret_cast<std::int32_t*>(groups + block_moe_groups(all_slots, experts))) {}
-  RowGroups view() const { return {.listed = groups, .count = count, .rows = slots}; }
+  GroupPlaces(std::uint8_t* memory, int slots, int experts, int most_rows)
+      : groups{.most_rows = most_rows,
+               .groups = reinterpret_cast<RowGroup*>(memory + 16),
+               .count = reinterpret_cast<std::int32_t*>(memory)},
+        sorted(memory + 16 + sizeof(RowGroup) * static_cast<std::size_t>(block_moe_groups(slots, experts)),
+               experts) {}
+  RowGroups view() const { return {.listed = groups.groups, .count = groups.count, .rows = sorted.slots}; }
 };
-
-// By one block. Which of an expert's slots share a group follows from which thread was first, and moves no
-// bit.
-__global__ void __launch_bounds__(grouping_threads)
-    group_by_expert(SlotChoices choices, int slots, int most_rows, GroupPlaces places) {
-  const int experts = choices.experts;
-  __shared__ std::int32_t counts[block_moe_most_experts];
-  __shared__ std::int32_t next[block_moe_most_experts];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-  ptx::grid_launch_dependents();
-  ptx::grid_dependency_wait();
-  for (int expert = thread; expert < experts; expert += grouping_threads) counts[expert] = 0;
-  __syncthreads();
-  for (int slot = thread; slot < slots; slot += grouping_threads) {
-    const std::int32_t expert = choices.expert_of(slot);
-    if (expert >= 0) atomicAdd(&counts[expert], 1);
-  }
-  __syncthreads();
-  if (thread < 32) {
-    int rows_before = 0, groups_before = 0;
-    for (int first = 0; first < experts; first += 32) {
-      const int expert = first + lane;
-      const int rows = expert < experts ? counts[expert] : 0, groups = (rows + most_rows - 1) / most_rows;
-      const int rows_up = rows_before + sum_of_lanes_up(rows),
-                groups_up = groups_before + sum_of_lanes_up(groups);
-      const int begin = rows_up - rows;
-      if (expert < experts) next[expert] = begin;
-      for (int i = 0; i < groups; ++i) {
-        places.groups[groups_up - groups + i] = {expert, begin + i * most_rows,
-                                                 min(most_rows, rows - i * most_rows), 0};
-      }
-      rows_before = __shfl_sync(0xffffffffu, rows_up, 31);
-      groups_before = __shfl_sync(0xffffffffu, groups_up, 31);
-    }
-    if (lane == 0) *places.count = groups_before;
-  }
-  __syncthreads();
-  for (int slot = thread; slot < slots; slot += grouping_threads) {
-    const std::int32_t expert = choices.expert_of(slot);
-    if (expert >= 0) places.slots[atomicAdd(&next[expert], 1)] = slot;
-  }
-}
 
 struct StoreGated {
   Bf16* h;
@@ -166,14 +124,13 @@ struct ManyLaunches {
   int experts() const { return weights.gate_up.experts; }
   int groups() const { return slots() / rows + std::min(slots(), experts()); }
   int stride() const { return weights.down.shape.padded_cols(); }
-  GroupPlaces places() const { return {args.workspace.groups, slots(), experts()}; }
+  GroupPlaces places() const { return {args.workspace.groups, slots(), experts(), rows}; }
   StoreGated gated() const { return {args.workspace.activations, stride(), weights.unit}; }
   StoreProducts products() const { return {args.workspace.products, weights.down.shape.rows}; }
 
   void group() const {
-    launch_kernel({.blocks = dim3(1), .threads = grouping_threads, .stream = stream, .overlaps = true},
-                  group_by_expert, SlotChoices{args.expert_ids, taken_of(args.share, experts()), experts()},
-                  slots(), rows, places());
+    sort_slots_cuda({args.expert_ids, taken_of(args.share, experts()), slots(), experts()}, places().sorted,
+                    places().groups, stream);
   }
   // x: a row for so many consecutive slots.
   template <class Store>

@@ -309,7 +309,7 @@ inline MoeManyPlaces places_in(const MoeCudaWorkspace& workspace, int slots, int
   const std::size_t rows = static_cast<std::size_t>(moe_many_rows(slots, experts));
   MoeManyPlaces places;
   places.slots = reinterpret_cast<std::int32_t*>(workspace.many);
-  places.x = workspace.many + moe_many_slot_bytes(slots, experts) + sorted_slot_bytes(slots, experts);
+  places.x = workspace.many + moe_many_slot_bytes(slots, experts) + moe_many_sorted_bytes(slots, experts);
   places.h = places.x + rows * static_cast<std::size_t>(hidden_blocks) * moe_row_bytes;
   places.next_item = workspace.many_counters;
   places.x_ready = places.next_item + 1;
@@ -358,7 +358,7 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
                        .sorted = {}};
   if (sorts_slots(slots)) {
     tokens.sorted = SortedSlots(args.workspace.many + moe_many_slot_bytes(slots, experts), experts);
-    sort_slots_cuda({args.expert_ids, tokens.taken, slots, experts}, tokens.sorted, stream);
+    sort_slots_cuda({args.expert_ids, tokens.taken, slots, experts}, tokens.sorted, {}, stream);
   }
   const auto product = [](const Granules& matrix, const Bf16* bias) {
     Product<Tiles> made{.weights = {},

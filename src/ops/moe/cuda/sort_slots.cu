@@ -39,7 +39,7 @@ struct Run {
 };
 
 // By one cluster; each of its warps has a run of the slots.
-__global__ void __launch_bounds__(threads) sort_slots(SlotSort sort, SortedSlots to) {
+__global__ void __launch_bounds__(threads) sort_slots(SlotSort sort, SortedSlots to, SlotGroups groups) {
   __shared__ std::int32_t counts[warps][sorted_slots_most_experts];  // of a run, then of the runs before it
   __shared__ std::int32_t all[sorted_slots_most_experts], begins[sorted_slots_most_experts];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -76,16 +76,25 @@ __global__ void __launch_bounds__(threads) sort_slots(SlotSort sort, SortedSlots
   }
   __syncthreads();
   if (warp == 0) {
-    int before = 0;
+    int before = 0, groups_before = 0;
+    const int most_rows = groups.most_rows;
     for (int first = 0; first < experts; first += 32) {
       const int expert = first + lane, own = expert < experts ? all[expert] : 0;
-      const int up = before + sum_up_to_lane(own, lane);
-      if (expert < experts) {
-        begins[expert] += up - own;
-        if (rank == 0) to.begins[expert] = up - own;
+      const int up = before + sum_up_to_lane(own, lane), begin = up - own;
+      if (expert < experts) begins[expert] += begin;
+      if (rank == 0 && expert < experts) to.begins[expert] = begin;
+      if (rank == 0 && most_rows > 0) {
+        const int own_groups = (own + most_rows - 1) / most_rows;
+        const int groups_up = groups_before + sum_up_to_lane(own_groups, lane);
+        for (int i = 0; i < own_groups; ++i) {
+          groups.groups[groups_up - own_groups + i] = {expert, begin + i * most_rows,
+                                                       min(most_rows, own - i * most_rows), 0};
+        }
+        groups_before = __shfl_sync(all_lanes, groups_up, 31);
       }
       before = __shfl_sync(all_lanes, up, 31);
     }
+    if (rank == 0 && lane == 0 && most_rows > 0) *groups.count = groups_before;
   }
   __syncthreads();  // where the block's slots of each expert begin
   run.each(lane, [&](int slot, std::int32_t expert) {
@@ -95,13 +104,14 @@ __global__ void __launch_bounds__(threads) sort_slots(SlotSort sort, SortedSlots
 
 }  // namespace slot_sort
 
-void sort_slots_cuda(const SlotSort& sort, const SortedSlots& to, cudaStream_t stream) {
+void sort_slots_cuda(const SlotSort& sort, const SortedSlots& to, const SlotGroups& groups,
+                     cudaStream_t stream) {
   launch_kernel({.blocks = dim3(sorting_blocks),
                  .threads = slot_sort::threads,
                  .stream = stream,
                  .overlaps = true,
                  .cluster = sorting_blocks},
-                slot_sort::sort_slots, sort, to);
+                slot_sort::sort_slots, sort, to, groups);
 }
 
 }  // namespace nibble

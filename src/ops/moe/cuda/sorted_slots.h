@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/linear/cuda/row_group.h"
 #include "ops/moe/cuda/moe_taken.h"
 
 namespace nibble {
@@ -16,7 +17,7 @@ namespace nibble {
 inline constexpr int sorted_slots_most_experts = 640;
 inline constexpr int sorting_blocks = 8;  // a cluster
 
-// From so many slots on a launch in front pays.
+// From so many slots on a launch in front of the kernel in granules pays.
 constexpr bool sorts_slots(int slots) { return slots >= 4096; }
 
 // In device memory.
@@ -35,11 +36,17 @@ struct SortedSlots {
         slots(found + sorting_blocks * experts) {}
 };
 constexpr std::size_t sorted_slot_bytes(int slots, int experts) {
-  if (!sorts_slots(slots)) return 0;
   return (4 * (static_cast<std::size_t>(slots) + (2 + sorting_blocks) * static_cast<std::size_t>(experts)) +
           255) /
          256 * 256;
 }
+
+// Runs of at most so many of an expert's sorted slots.
+struct SlotGroups {
+  int most_rows = 0;  // 0: none are wanted
+  block_products::RowGroup* groups = nullptr;
+  std::int32_t* count = nullptr;
+};
 
 struct SlotSort {
   const std::int32_t* expert_ids;  // [slots]
@@ -48,6 +55,7 @@ struct SlotSort {
 };
 // Queues it. Every slot that an expert takes has a place; which of an expert's slots comes first may differ
 // from launch to launch, and moves no bit of a product.
-void sort_slots_cuda(const SlotSort& sort, const SortedSlots& to, cudaStream_t stream);
+void sort_slots_cuda(const SlotSort& sort, const SortedSlots& to, const SlotGroups& groups,
+                     cudaStream_t stream);
 
 }  // namespace nibble
