@@ -21,27 +21,26 @@ struct GranuleOutputs {
   const BlockMatrices<Codes>& weights;
   const Store& store;
 
-  // rows(column): its OutputRow.
-  template <int count, class Rows>
+  // find(to, column): fills in the lane's OutputRows, to[i] that of column(i).
+  template <int count, class Find>
   __device__ __forceinline__ void write(int expert, int granule, const float (&totals)[count],
-                                        const Rows& rows) const {
+                                        const Find& find) const {
     const int weight_row = granule * block_granule_rows + static_cast<int>(threadIdx.x) % 32 / 4 * 2;
     if (Codes::scaled && weights.row_scales != nullptr) {
-      write_products(weight_row, totals, rows, row_scales_of(weights, expert, weight_row));
+      write_products(weight_row, totals, find, row_scales_of(weights, expert, weight_row));
     } else {
-      write_products(weight_row, totals, rows, NoRowScales{});
+      write_products(weight_row, totals, find, NoRowScales{});
     }
   }
 
  private:
-  template <int count, class Rows, class Scales>
+  template <int count, class Find, class Scales>
   __device__ __forceinline__ void write_products(int weight_row, const float (&totals)[count],
-                                                 const Rows& rows, const Scales& of_weights) const {
+                                                 const Find& find, const Scales& of_weights) const {
     constexpr int columns = count / 2, at_once = columns < 8 ? columns : 8;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     OutputRow to[columns];
-#pragma unroll
-    for (int i = 0; i < columns; ++i) to[i] = rows(i / 2 * 8 + lane % 4 * 2 + i % 2);
+    find(to, [&](int i) { return i / 2 * 8 + lane % 4 * 2 + i % 2; });
 #pragma unroll
     for (int first = 0; first < columns; first += at_once) {
       decltype(store.value(0.0f, 0.0f)) values[at_once];

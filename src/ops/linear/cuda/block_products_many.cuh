@@ -256,9 +256,27 @@ struct Multiplier {
     }
     if (granule >= shape.granules()) return;
     GranuleOutputs<Codes, Store>{params.weights, params.store}.write(
-        group.expert, granule, totals, [&](int column) {
-          return OutputRow{column < group.count ? params.groups.row_of(group, column) : -1, 1.0f};
-        });
+        group.expert, granule, totals, [&](auto& to, const auto& column) { find_rows(to, column, group); });
+  }
+  // All asked for before any is waited for.
+  template <int columns, class Column>
+  __device__ __forceinline__ void find_rows(OutputRow (&to)[columns], const Column& column,
+                                            const RowGroup& group) const {
+    const std::int32_t* const list = params.groups.rows + group.first;
+    const bool listed = params.groups.listed != nullptr;
+#pragma unroll
+    for (int i = 0; i < columns; ++i) to[i] = {-1, 1.0f};
+    if (listed) {
+#pragma unroll
+      for (int i = 0; i < columns; ++i) {
+        if (column(i) < group.count) to[i].row = list[column(i)];
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < columns; ++i) {
+        if (column(i) < group.count) to[i].row = group.first + column(i);
+      }
+    }
   }
 
   __device__ __forceinline__ void run() {

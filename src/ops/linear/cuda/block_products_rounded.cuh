@@ -19,6 +19,8 @@
 // to come, and 128 for weights to be read.
 #pragma once
 
+#include <iterator>
+
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/ring_stage.cuh"
 #include "ops/linear/cuda/block_operands.cuh"
@@ -235,7 +237,10 @@ struct Multiplier {
     item_slot.next(Tiles::item_slots);
     if (granule >= shape.granules()) return;
     GranuleOutputs<E4m3Codes, Store>{params.weights, params.store}.write(
-        group.expert, granule, totals, [&](int column) { return rows[column]; });
+        group.expert, granule, totals, [&](auto& to, const auto& column) {
+#pragma unroll
+          for (int i = 0; i < static_cast<int>(std::size(to)); ++i) to[i] = rows[column(i)];
+        });
   }
 };
 
