@@ -1,5 +1,6 @@
 // On a GPU: slots sorted by their experts.
 #include <algorithm>
+#include <random>
 
 #include "ops/cuda/device_test_util.h"
 #include "ops/moe/cuda/sorted_slots.h"
