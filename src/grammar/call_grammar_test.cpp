@@ -221,7 +221,7 @@ TEST(CallGrammar, NoTextInsideOfACallEndsIt) {
     bound.grammar =
         compile_calls(bound.offer.functions, {.form = form}, *bound.offer.tools, *bound.vocabulary).value();
     const auto* at = std::find_if(std::begin(written), std::end(written),
-                                  [form = form](const Case& c) { return c.form == form; });
+                                  [wanted = form](const Case& c) { return c.form == wanted; });
     std::string call(at->call);
     if (form == CallForm::xml_in_tags) {
       call = "<tool_call>\n<function=look>\n<parameter=where>\npond\n</parameter>\n</function>\n</tool_call>";
