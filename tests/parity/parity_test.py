@@ -104,7 +104,7 @@ def test_bits_do_not_depend_on_how_prompts_are_batched(case, kind, way):
     assert [bits(line) for line in lines] == [bits(line) for line in greedy_lines(case, *DTYPES[kind])]
 
 
-@pytest.mark.parametrize("number,case", enumerate(CASES), ids=str)
+@pytest.mark.parametrize("number,case", list(enumerate(CASES)), ids=str)
 def test_a_prompt_alone_gives_the_bits_of_the_batch(number, case):
     """Another prompt of each case: with all cases each kind of prompt was alone."""
     given = prompts(case)
