@@ -3,10 +3,9 @@
 // a matrix has one above those of its sixteens.
 //
 //   granule   16 consecutive rows over the whole of K; granules follow one another, experts too
-//   k64 block pieces of 32 lanes x 16 bytes: first those of the even rows, then those of the odd ones. In FP8
-//   both
-//             rows share a piece: the first has steps 0 and 1, the second steps 2 and 3, and of each step a
-//             word of the even row, then one of the odd row
+//   k64 block pieces of 32 lanes x 16 bytes, those of the even rows before those of the odd ones. FP8 has two
+//             pieces for both rows. The first has steps 0 and 1, the second steps 2 and 3. A step is a word
+//             of the even row, then one of the odd row
 //   factors   a pair for a granule and 128 columns: of the even rows and of the odd ones; 1 where rows have
 //   scales
 //

@@ -12,7 +12,8 @@
 // block before run. The sums of half of the rows are added to the totals while products of the other half
 // run. A third warpgroup brings 128 columns a stage of a ring: one thread orders weights, a box of eight
 // granules, and all ask for activations, a row of 128 bytes after the other, as wgmma reads them
-// (ops/ptx/warpgroup_swizzled.cuh).
+// (ops/ptx/warpgroup_swizzled.cuh). With an item's first columns it leaves in shared memory which rows of
+// outputs the item has, and their scales.
 //
 // 128 columns of 128 rows of weights and of activations take the tensor cores 512 cycles, and shared memory
 // at 128 bytes a cycle 640: 256 for activations read by both warpgroups, 128 each for these and for weights

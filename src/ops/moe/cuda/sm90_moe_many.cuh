@@ -1,6 +1,7 @@
 // The expert layer for many tokens, of weights in granules of any format, on wgmma; the bits are those of the
 // kernel for few tokens, whose order of additions (granules.h) it keeps.
 //
+//   sort      of many slots, by their experts (sorted_slots.h)
 //   products  tiles of tokens (moe_many_tiles.cuh), gate_up, whose epilogue writes h as such tiles, and down
 //   combine   a token's experts (moe_steps.cuh)
 //

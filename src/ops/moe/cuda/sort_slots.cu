@@ -1,3 +1,5 @@
+// Slots sorted by their experts (sorted_slots.h): a cluster's warps count their runs of slots, learn how many
+// of each expert lie before, and place them.
 #include "ops/cuda/launch.cuh"
 #include "ops/moe/cuda/moe_many_gather.cuh"
 #include "ops/moe/cuda/sorted_slots.h"

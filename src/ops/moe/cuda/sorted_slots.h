@@ -1,8 +1,8 @@
 // The slots (token, choice) of a launch for many tokens in order of their experts.
 //
-// Who works on some of an expert's tokens else looks for them among all choices, and every block does so for
-// each of its tiles. From many thousand slots on a launch that sorts them is faster: of 4,096 it takes as
-// long as it saves, and holds up the start of the next one.
+// A launch in front sorts them, so that a block need not look for an expert's slots among all choices. For
+// the kernel in granules that pays only for many slots: with 4,096 the launch takes as long as it saves, and
+// the next one begins later.
 #pragma once
 
 #include <cuda_runtime_api.h>
