@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "formats/bf16.h"
+#include "formats/int4.h"
 #include "formats/mxfp4.h"
 #include "formats/nvfp4.h"
 #include "formats/q8.h"
@@ -82,6 +83,39 @@ struct RandomNvfp4 {
     const std::uint8_t byte = codes_of(expert)[at / 2];
     const E2m1 code{static_cast<std::uint8_t>(byte >> (at % 2 * 4) & 15)};
     return code.to_float() * E4m3{scales_of(expert)[at / nvfp4_block]}.to_float();
+  }
+};
+
+// int4 matrices of random codes, whole words of them, and scales of all signs and sizes.
+struct RandomInt4 {
+  int experts, rows, cols;
+  std::vector<std::uint8_t> codes;
+  std::vector<Bf16> scales;
+
+  RandomInt4(std::mt19937& random, int count, int of_rows, int of_cols)
+      : experts(count),
+        rows(of_rows),
+        cols(of_cols),
+        codes(static_cast<std::size_t>(count) * code_bytes()),
+        scales(random_bf16(random, codes.size() * 2 / int4_group, 0.3f)) {
+    for (std::uint8_t& pair : codes) pair = static_cast<std::uint8_t>(random());
+  }
+  std::size_t code_bytes() const {  // of an expert
+    return static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols / 2);
+  }
+  const std::uint8_t* codes_of(int expert) const {
+    return codes.data() + static_cast<std::size_t>(expert) * code_bytes();
+  }
+  const Bf16* scales_of(int expert) const {
+    return scales.data() + static_cast<std::size_t>(expert) * code_bytes() * 2 / int4_group;
+  }
+  // As int4.h says.
+  float value(int expert, int row, int col) const {
+    const std::size_t at =
+        static_cast<std::size_t>(row) * static_cast<std::size_t>(cols) + static_cast<std::size_t>(col);
+    const int code = codes_of(expert)[at / 2] >> (at % 2 * 4) & 15;
+    return Bf16::from_float(static_cast<float>(code - 8) * scales_of(expert)[at / int4_group].to_float())
+        .to_float();
   }
 };
 

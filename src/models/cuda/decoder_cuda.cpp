@@ -182,8 +182,6 @@ Status check_formats(const ModelConfig& config) {
                        std::string(tensor_format_name(weight.format)) + ", and " + what);
     };
     if (weight.part == WeightPart::experts) {
-      if (weight.format == TensorFormat::int4_packed)
-        return refuse("its kernels take experts in bf16, fp8_block, fp8_row, mxfp4 or nvfp4");
       if (weight.format != of_experts)
         refuse("other experts in " + std::string(tensor_format_name(of_experts)));
       return;

@@ -278,7 +278,9 @@ ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const ExpertTrait
           .down = lay_out_fp8_rows(arena, part.stored_experts().count, hidden, config.intermediate_size),
           .unit = unit_of(config)};
       break;
-    case TensorFormat::int4_packed: NIBBLE_CHECK(false, "experts in int4 were refused");
+    case TensorFormat::int4_packed:
+      weights.experts = lay_out_layer<Int4Granules>(config, traits, part.stored_experts().count, arena);
+      break;
   }
   return weights;
 }

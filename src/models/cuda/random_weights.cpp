@@ -24,6 +24,11 @@ Values values_of(const ExpectedTensor& tensor) {
   if (name.ends_with("norm.weight")) return {1.0f, 0.06f};
   if (name.ends_with("bias") || name.ends_with("sinks")) return {0.0f, 0.06f};
   if (name.ends_with("embed_tokens.weight")) return {0.0f, 1.0f};
+  if (tensor.scales == ScaleKind::bf16) {  // of int4, a code's root mean square is 4.6
+    const float columns = 32.0f * static_cast<float>(tensor.shape[tensor.shape.rank() - 1]);
+    const float size = 1.0f / (4.6f * std::sqrt(columns));
+    return {size, size / 8};
+  }
   return {0.0f, 1.0f / std::sqrt(static_cast<float>(tensor.shape[tensor.shape.rank() - 1]))};
 }
 
@@ -31,7 +36,8 @@ Values values_of(const ExpectedTensor& tensor) {
 
 Status RandomWeights::queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
                             cudaStream_t stream) {
-  const std::size_t element = dtype_bytes(tensor.dtype);
+  // Of words that hold codes each byte is a number of its own.
+  const std::size_t element = tensor.dtype == DType::i32 ? 1 : dtype_bytes(tensor.dtype);
   const RandomPlaces places{
       .stream = hash_of(tensor.name, seed_), .first = begin / element, .count = count / element};
   if (places.count == 0) return {};
@@ -62,7 +68,7 @@ Status RandomWeights::queue(const ExpectedTensor& tensor, std::size_t begin, std
     const bool divides = tensor.name.ends_with("global_scale");
     random_floats_cuda(places, divides ? 64.0f : 1.0f / 64.0f, static_cast<float*>(to), stream);
   } else {
-    NIBBLE_CHECK(tensor.dtype == DType::u8);
+    NIBBLE_CHECK(tensor.dtype == DType::u8 || tensor.dtype == DType::i32);
     random_bytes_cuda(places, static_cast<std::uint8_t*>(to), stream);
   }
   return {};

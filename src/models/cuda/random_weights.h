@@ -6,6 +6,7 @@
 //   MXFP4      all codes equally likely; scales 2^e, 2^(e + 1) or (a quarter of them) 2^(e - 1), with which
 //              the products are of the size of their inputs likewise
 //   NVFP4      the same; scales of 16 between 2^e and 2^(e + 1), of a matrix between 2^-7 and 3 x 2^-7
+//   int4       all codes equally likely; scales 1 +- 1/4 times a size with which products are likewise
 //   FP8        all codes that are numbers equally likely; scales of tiles likewise
 #pragma once
 

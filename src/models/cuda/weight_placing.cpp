@@ -155,7 +155,7 @@ Status WeightPlacing::stage_experts(const std::vector<Weight>& from, const Exper
     for (std::size_t part = 0; part < parts; ++part) {
       const Weight& weight = from[part];
       visit_stored(weight, weight.name_of(piece.first + i), [&](const ExpectedTensor& tensor) {
-        if (!status.ok() || tensor.one_value) return;
+        if (!status.ok() || tensor.one_value || tensor.optional) return;
         const std::size_t bytes = static_cast<std::size_t>(tensor.bytes());
         std::byte* const to = (tensor.scales == ScaleKind::none ? piece.codes : piece.scales) +
                               (static_cast<std::size_t>(i) * parts + part) * bytes;
@@ -168,29 +168,29 @@ Status WeightPlacing::stage_experts(const std::vector<Weight>& from, const Exper
 
 Status WeightPlacing::place_experts(const PlacedExperts& placed, std::size_t index) {
   const Mxfp4Granules& to = *placed.to;
-  const std::size_t scale_bytes =
-      static_cast<std::size_t>(to.shape.rows) * static_cast<std::size_t>(to.shape.cols / mxfp4_block);
-  const std::size_t block_bytes = scale_bytes * mxfp4_block_bytes;
-  const std::int64_t once = static_cast<std::int64_t>(staging_bytes / (scale_bytes + block_bytes));
-  if (once == 0) return invalid_argument(placed.from[0].name + " has experts too large to be re-laid");
-  for (std::int64_t first = 0; first < to.experts; first += once) {
-    const std::int64_t count = std::min(once, to.experts - first);
-    std::byte* const blocks = staging_.data();
-    const ExpertPiece piece{placed.first + first, count, blocks,
-                            blocks + static_cast<std::size_t>(count) * block_bytes};
-    NIBBLE_RETURN_IF_ERROR(stage_experts(placed.from, piece));
-    NIBBLE_RETURN_IF_ERROR(repack_mxfp4_cuda(
-        {.blocks = reinterpret_cast<const std::uint8_t*>(piece.codes),
-         .scales = reinterpret_cast<const std::uint8_t*>(piece.scales),
-         .experts = static_cast<int>(count),
-         .shape = to.shape,
-         .halves = placed.from.size() == 2,
-         .exponent_shift = to.exponent_shift,
-         .out = const_cast<std::uint8_t*>(to.data) + static_cast<std::size_t>(first) * to.shape.bytes(),
-         .range = ranges_.as<Mxfp4ScaleRange>() + index},
-        stream_));
-  }
-  return {};
+  return relay_experts(placed.from, placed.first, to, [&](const ExpertPiece& piece, std::uint8_t* out) {
+    return repack_mxfp4_cuda({.blocks = reinterpret_cast<const std::uint8_t*>(piece.codes),
+                              .scales = reinterpret_cast<const std::uint8_t*>(piece.scales),
+                              .experts = static_cast<int>(piece.count),
+                              .shape = to.shape,
+                              .halves = placed.from.size() == 2,
+                              .exponent_shift = to.exponent_shift,
+                              .out = out,
+                              .range = ranges_.as<Mxfp4ScaleRange>() + index},
+                             stream_);
+  });
+}
+
+Status WeightPlacing::experts(const std::vector<Weight>& from, std::int64_t first, const Int4Granules& to) {
+  return relay_experts(from, first, to, [&](const ExpertPiece& piece, std::uint8_t* out) {
+    return repack_int4_cuda({.codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
+                             .scales = reinterpret_cast<const Bf16*>(piece.scales),
+                             .experts = static_cast<int>(piece.count),
+                             .shape = to.shape,
+                             .halves = from.size() == 2,
+                             .out = out},
+                            stream_);
+  });
 }
 
 Status WeightPlacing::finish() {

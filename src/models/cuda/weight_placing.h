@@ -2,6 +2,7 @@
 // piece is copied, and re-laid by a kernel behind it on the same stream.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "models/cuda/weight_feed.h"
 #include "ops/latent_attention/cuda/latent_cuda.h"
 #include "ops/linear/cuda/dense_tiles.h"
+#include "ops/moe/cuda/int4_granules.h"
 #include "ops/moe/cuda/mxfp4_granules.h"
 #include "ops/moe/cuda/nvfp4_granules.h"
 #include "tensor/device_buffer.h"
@@ -55,6 +57,8 @@ class WeightPlacing {
   Status experts(std::vector<Weight> from, std::int64_t first, Mxfp4Granules& to);
   // The same in NVFP4; refuses a matrix's own scale that the kernels cannot hold.
   Status experts(const std::vector<Weight>& from, std::int64_t first, const Nvfp4Granules& to);
+  // The same in int4.
+  Status experts(const std::vector<Weight>& from, std::int64_t first, const Int4Granules& to);
   // The same in bf16 and in FP8.
   template <class Codes>
   Status experts(const std::vector<Weight>& from, std::int64_t first, const BlockMatrices<Codes>& to);
@@ -89,6 +93,11 @@ class WeightPlacing {
                     const DenseTiles& to, std::int64_t to_row);
   Status stage_experts(const std::vector<Weight>& from, const ExpertPiece& piece);
   Status stage_fused(const Weight& from, const ExpertPiece& piece);
+  // As many experts as `to` has, as many at a time as the staging buffer holds; repack(piece, out) queues the
+  // re-laying of a piece.
+  template <class Granules, class Repack>
+  Status relay_experts(const std::vector<Weight>& from, std::int64_t first, const Granules& to,
+                       const Repack& repack);
   // With the range of scales to `index` of ranges_.
   Status place_experts(const PlacedExperts& placed, std::size_t index);
   // Experts' weights, or rows of one matrix, in blocks: as many codes of each, and scales of all its rows, if
@@ -111,5 +120,26 @@ class WeightPlacing {
   DeviceBuffer ranges_;  // [most_experts] of Mxfp4ScaleRange
   std::vector<PlacedExperts> experts_;
 };
+
+template <class Granules, class Repack>
+Status WeightPlacing::relay_experts(const std::vector<Weight>& from, std::int64_t first, const Granules& to,
+                                    const Repack& repack) {
+  using Layout = typename Granules::Layout;
+  const std::size_t values =
+      static_cast<std::size_t>(to.shape.rows) * static_cast<std::size_t>(to.shape.cols);
+  const std::size_t code_bytes = values / 2,
+                    scale_bytes = values / Layout::scale_group * sizeof(typename Layout::Stored);
+  const std::int64_t once = static_cast<std::int64_t>(staging_bytes / (code_bytes + scale_bytes));
+  if (once == 0) return invalid_argument(from[0].name + " has experts too large to be re-laid");
+  for (std::int64_t begin = 0; begin < to.experts; begin += once) {
+    const std::int64_t count = std::min<std::int64_t>(once, to.experts - begin);
+    const ExpertPiece piece{first + begin, count, staging_.data(),
+                            staging_.data() + static_cast<std::size_t>(count) * code_bytes};
+    NIBBLE_RETURN_IF_ERROR(stage_experts(from, piece));
+    NIBBLE_RETURN_IF_ERROR(repack(
+        piece, const_cast<std::uint8_t*>(to.data) + static_cast<std::size_t>(begin) * to.shape.bytes()));
+  }
+  return {};
+}
 
 }  // namespace nibble

@@ -18,26 +18,15 @@ Status WeightPlacing::experts(const std::vector<Weight>& from, std::int64_t firs
     factors.push_back({of_matrices[i], of_matrices[i + from.size() - 1]});
   cuda_check(cudaMemcpy(const_cast<PairFactors*>(to.tensor_scales), factors.data(),
                         factors.size() * sizeof(PairFactors), cudaMemcpyHostToDevice));
-  const std::size_t values =
-      static_cast<std::size_t>(to.shape.rows) * static_cast<std::size_t>(to.shape.cols);
-  const std::size_t code_bytes = values / 2, scale_bytes = values / nvfp4_block;
-  const std::int64_t once = static_cast<std::int64_t>(staging_bytes / (code_bytes + scale_bytes));
-  if (once == 0) return invalid_argument(from[0].name + " has experts too large to be re-laid");
-  for (std::int64_t begin = 0; begin < to.experts; begin += once) {
-    const std::int64_t count = std::min(once, to.experts - begin);
-    const ExpertPiece piece{first + begin, count, staging_.data(),
-                            staging_.data() + static_cast<std::size_t>(count) * code_bytes};
-    NIBBLE_RETURN_IF_ERROR(stage_experts(from, piece));
-    NIBBLE_RETURN_IF_ERROR(repack_nvfp4_cuda(
-        {.codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
-         .scales = reinterpret_cast<const std::uint8_t*>(piece.scales),
-         .experts = static_cast<int>(count),
-         .shape = to.shape,
-         .halves = from.size() == 2,
-         .out = const_cast<std::uint8_t*>(to.data) + static_cast<std::size_t>(begin) * to.shape.bytes()},
-        stream_));
-  }
-  return {};
+  return relay_experts(from, first, to, [&](const ExpertPiece& piece, std::uint8_t* out) {
+    return repack_nvfp4_cuda({.codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
+                              .scales = reinterpret_cast<const std::uint8_t*>(piece.scales),
+                              .experts = static_cast<int>(piece.count),
+                              .shape = to.shape,
+                              .halves = from.size() == 2,
+                              .out = out},
+                             stream_);
+  });
 }
 
 Result<std::vector<float>> WeightPlacing::matrix_scales(const std::vector<Weight>& from, std::int64_t first,

@@ -36,6 +36,7 @@ WaitingGrids waiting_grids_of_linear_normed();
 WaitingGrids waiting_grids_of_moe_decode();
 WaitingGrids waiting_grids_of_mxfp4_moe_many();
 WaitingGrids waiting_grids_of_nvfp4_moe_many();
+WaitingGrids waiting_grids_of_int4_moe_many();
 WaitingGrids waiting_grids_of_peer_linear();
 WaitingGrids waiting_grids_of_shared_expert();
 

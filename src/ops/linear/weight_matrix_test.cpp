@@ -7,7 +7,6 @@
 
 #include "formats/e4m3_row.h"
 #include "formats/fp8_block.h"
-#include "formats/int4.h"
 #include "ops/linear/linear.h"
 #include "ops/op_test_util.h"
 
@@ -71,27 +70,9 @@ std::vector<float> product(OpContext& context, const WeightMatrix& matrix, const
   return y;
 }
 
-// Whole words of codes, and scales of all signs and sizes; a row's values as int4.h says.
-struct RandomInt4 {
-  int rows, cols;
-  std::vector<std::uint8_t> codes;
-  std::vector<Bf16> scales;
-
-  RandomInt4(std::mt19937& random, int of_rows, int of_cols)
-      : rows(of_rows),
-        cols(of_cols),
-        codes(static_cast<std::size_t>(rows * cols / 2)),
-        scales(random_bf16(random, static_cast<std::size_t>(rows * cols / int4_group), 0.3f)) {
-    for (std::uint8_t& pair : codes) pair = static_cast<std::uint8_t>(random());
-  }
-  Int4Matrix matrix() const { return {codes.data(), scales.data(), rows, cols}; }
-  float value(int row, int col) const {
-    const int at = row * cols + col;
-    const int code = codes[static_cast<std::size_t>(at / 2)] >> (at % 2 * 4) & 15;
-    const float scale = scales[static_cast<std::size_t>(at / int4_group)].to_float();
-    return Bf16::from_float(static_cast<float>(code - 8) * scale).to_float();
-  }
-};
+Int4Matrix int4_of(const RandomInt4& matrix) {
+  return {matrix.codes.data(), matrix.scales.data(), matrix.rows, matrix.cols};
+}
 
 struct Sizes {
   int rows, cols;
@@ -108,8 +89,8 @@ void for_each_matrix(const Check& check) {
     check(WeightMatrix(by_row.wide()), random);
     check(WeightMatrix(by_row.with({.narrow = by_row.narrow.data()})), random);
     check(WeightMatrix(nvfp4_of(nvfp4)), random);
-    const RandomInt4 int4(random, size.rows, size.cols);
-    check(WeightMatrix(int4.matrix()), random);
+    const RandomInt4 int4(random, 1, size.rows, size.cols);
+    check(WeightMatrix(int4_of(int4)), random);
   }
 }
 
@@ -272,9 +253,9 @@ TEST(WeightMatrix, ARowIsWhatItsFormatSays) {
   for (int c = 0; c < 96; ++c)
     EXPECT_EQ(values[static_cast<std::size_t>(c)], nvfp4.unscaled(0, 4, c) * nvfp4.tensor_scales[0]);
 
-  const RandomInt4 int4(random, 5, 96);
-  decode_weight_row(int4.matrix(), 3, values.data());
-  for (int c = 0; c < 96; ++c) EXPECT_EQ(values[static_cast<std::size_t>(c)], int4.value(3, c));
+  const RandomInt4 int4(random, 1, 5, 96);
+  decode_weight_row(int4_of(int4), 3, values.data());
+  for (int c = 0; c < 96; ++c) EXPECT_EQ(values[static_cast<std::size_t>(c)], int4.value(0, 3, c));
 }
 
 }  // namespace

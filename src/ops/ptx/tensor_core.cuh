@@ -33,6 +33,13 @@ __device__ __forceinline__ std::uint32_t multiply_bf16x2(std::uint32_t a, std::u
   return product;
 }
 
+// Two bfloat16 sums, each rounded once.
+__device__ __forceinline__ std::uint32_t add_bf16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t sum;
+  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+
 // Both rounded to bfloat16, to nearest even.
 __device__ __forceinline__ std::uint32_t pack_bf16x2(float low, float high) {
   std::uint32_t pair;

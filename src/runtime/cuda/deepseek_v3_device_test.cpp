@@ -22,6 +22,11 @@ constexpr const char* mxfp4_experts =
       "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "float",
       "strategy": "group", "group_size": 32, "symmetric": true, "dynamic": false}, "input_activations": null}},
       "ignore": ["lm_head", "re:.*mlp.gate$", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*layers.0.mlp.*"]})";
+constexpr const char* int4_experts =
+    R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
+      "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int",
+      "strategy": "group", "group_size": 32, "symmetric": true, "dynamic": false}, "input_activations": null}},
+      "ignore": ["lm_head", "re:.*mlp.gate$", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*layers.0.mlp.*"]})";
 constexpr const char* nvfp4 = R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
       "exclude_modules": ["lm_head", "model.layers.*.mlp.gate"]})";
 constexpr const char* all_in_bf16 = "null";
@@ -44,9 +49,11 @@ std::string config_json(const char* quantization, int heads = 4, const char* que
 // and their groups are chosen by sums that lie close together, and the two forwards choose differently here
 // and there.
 TEST_F(DeepseekV3OnTheGpu, AgreesWithTheCpu) {
-  const RandomCheckpoint in_nvfp4(config_json(nvfp4), 1), in_mxfp4(config_json(mxfp4_experts, 2, "null"), 2);
+  const RandomCheckpoint in_nvfp4(config_json(nvfp4), 1), in_mxfp4(config_json(mxfp4_experts, 2, "null"), 2),
+      in_int4(config_json(int4_experts, 2), 4);
   expect_the_cpus_answer(in_nvfp4.folder(), DType::bf16, {1.5, 0.04});
   expect_the_cpus_answer(in_mxfp4.folder(), DType::f8_e4m3, {1.5, 0.06});
+  expect_the_cpus_answer(in_int4.folder(), DType::bf16, {1.5, 0.04});
 }
 
 TEST_F(DeepseekV3OnTheGpu, ASequencesBitsDependNeitherOnChunksNorOnCompanyNorOnGraphs) {
@@ -54,12 +61,25 @@ TEST_F(DeepseekV3OnTheGpu, ASequencesBitsDependNeitherOnChunksNorOnCompanyNorOnG
   expect_the_same_bits_in_chunks_in_company_and_in_graphs(checkpoint.folder(), DType::bf16);
 }
 
+#ifndef NIBBLE_GPU_EMULATION  // there the expert layer's own tests ask that
+TEST_F(DeepseekV3OnTheGpu, NorDoTheyWithExpertsInInt4) {
+  const RandomCheckpoint checkpoint(config_json(int4_experts), 5);
+  expect_the_same_bits_in_chunks_in_company_and_in_graphs(checkpoint.folder(), DType::bf16);
+}
+#endif
+
 TEST_F(DeepseekV3OnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
-  for (const char* name : {"GLM-4.7-Flash", "DeepSeek-V3"}) {
+  for (const auto& [name, format] : {std::pair("GLM-4.7-Flash", TensorFormat::nvfp4),
+                                     {"DeepSeek-V3", TensorFormat::nvfp4},
+                                     {"DeepSeek-V3", TensorFormat::int4_packed}}) {
     SCOPED_TRACE(name);
     ModelConfig config = must(read_model_config(root / "tests/data/models" / name));
-    config.quantization.format = TensorFormat::nvfp4;
+    config.quantization.format = format;
     config.quantization.exclude = {"lm_head", "*.mlp.gate", "*.self_attn.*"};
+    if (format == TensorFormat::int4_packed) {
+      for (const char* in_bf16 : {"*.shared_experts.*", "*.0.mlp.*", "*.1.mlp.*", "*.2.mlp.*"})
+        config.quantization.exclude.emplace_back(in_bf16);
+    }
     const ModelTraits traits = must(traits_of(config, name));
     expect_a_step_to_take_what_is_planned(config, traits, 32768);
     DeviceArena weights;

@@ -28,6 +28,11 @@ constexpr const char* mxfp4_experts =
 constexpr const char* nvfp4_packed_experts =
     R"({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
       "ignore": ["lm_head", "re:.*mlp.gate$", "re:.*self_attn.*"]})";
+constexpr const char* int4_experts =
+    R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
+      "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int",
+      "strategy": "group", "group_size": 32, "symmetric": true, "dynamic": false}, "input_activations": null}},
+      "ignore": ["lm_head", "re:.*mlp.gate$", "re:.*self_attn.*"]})";
 constexpr const char* nvfp4_experts = R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
       "exclude_modules": ["lm_head", "model.layers.*.mlp.gate", "model.layers.*.self_attn*"]})";
 
@@ -102,7 +107,7 @@ TEST_F(Qwen3MoeOnTheGpu, NorDoTheyInFp8OrBf16) {
 #endif
 
 TEST_F(Qwen3MoeOnTheGpu, RandomWeightsAreOfASizeThatRuns) {
-  for (const char* quantization : {nvfp4_experts, nvfp4_packed_experts, fp8_blocks, fp8_rows}) {
+  for (const char* quantization : {nvfp4_experts, nvfp4_packed_experts, int4_experts, fp8_blocks, fp8_rows}) {
     SCOPED_TRACE(quantization);
     const RandomCheckpoint checkpoint(config_json({64, 2, 1, true, false, quantization}), 5);
     const ModelConfig config = must(read_model_config(checkpoint.folder()));
@@ -139,8 +144,8 @@ TEST_F(Qwen3MoeOnTheGpu, RefusesAScaleOfAMatrixThatItsKernelsCannotHold) {
 
 TEST_F(Qwen3MoeOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
   ModelConfig config = must(read_model_config(root / "tests/data/models/Qwen3-30B-A3B"));
-  for (const TensorFormat format :
-       {TensorFormat::mxfp4_packed, TensorFormat::nvfp4, TensorFormat::bf16, TensorFormat::fp8_row}) {
+  for (const TensorFormat format : {TensorFormat::mxfp4_packed, TensorFormat::nvfp4,
+                                    TensorFormat::int4_packed, TensorFormat::bf16, TensorFormat::fp8_row}) {
     config.quantization.format = format;
     config.quantization.exclude = {"lm_head", "*.mlp.gate", "*.self_attn.*"};
     const ModelTraits traits = must(traits_of(config, "Qwen3-30B-A3B"));

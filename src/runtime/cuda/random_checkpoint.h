@@ -54,6 +54,8 @@ class RandomCheckpoint {
     return tensor.dtype == DType::bf16      ? "BF16"
            : tensor.dtype == DType::f32     ? "F32"
            : tensor.dtype == DType::f8_e4m3 ? "F8_E4M3"
+           : tensor.dtype == DType::i32     ? "I32"
+           : tensor.dtype == DType::i64     ? "I64"
                                             : "U8";
   }
   static std::string shape_of(const ExpectedTensor& tensor) {
@@ -67,7 +69,13 @@ class RandomCheckpoint {
   std::string bytes_of(const ExpectedTensor& tensor) {
     std::string bytes(static_cast<std::size_t>(tensor.bytes()), '\0');
     const double cols = static_cast<double>(tensor.shape[tensor.shape.rank() - 1]);
-    if (tensor.dtype == DType::bf16) {
+    if (tensor.scales == ScaleKind::bf16) {  // of codes of either sign
+      for (std::size_t i = 0; i < bytes.size(); i += 2) {
+        const double near_one = 0.5 + static_cast<double>(random_() % 1000) / 1000;
+        const Bf16 scale = Bf16::from_float(static_cast<float>(near_one / (4.6 * std::sqrt(32 * cols))));
+        std::memcpy(&bytes[i], &scale, 2);
+      }
+    } else if (tensor.dtype == DType::bf16) {
       const bool is_norm = tensor.name.ends_with("norm.weight");
       const bool is_router = tensor.name.ends_with("gate.weight");
       const double spread = is_norm                    ? 0.1
@@ -101,7 +109,7 @@ class RandomCheckpoint {
       const float scale = tensor.name.ends_with("global_scale") ? 64 * near_one : near_one / 64;
       std::memcpy(bytes.data(), &scale, sizeof scale);
     } else {
-      NIBBLE_CHECK(tensor.dtype == DType::u8, tensor.name);
+      NIBBLE_CHECK(tensor.dtype == DType::u8 || tensor.dtype == DType::i32 || tensor.optional, tensor.name);
       for (char& byte : bytes) byte = static_cast<char>(random_());
     }
     return bytes;

@@ -16,24 +16,25 @@ inline constexpr int lane_elements = 16;  // of a row in a k64 block
 inline constexpr int lane_code_bytes = lane_elements / 2;
 
 // A matrix in rows: codes [rows, cols / 2], scales [rows, cols / scale_group].
-struct Fp4Rows {
+template <class Layout>
+struct CodeRows {
   const std::uint8_t* codes;
-  const std::uint8_t* scales;
+  const typename Layout::Stored* scales;
 };
 
 template <class Layout>
-void pack_fp4_granules(const Fp4Rows& matrix, const GranuleShapeOf<Layout>& shape,
-                       const typename Layout::ScalePacking& packing, std::span<std::uint8_t> out) {
+void pack_code_rows(const CodeRows<Layout>& matrix, const GranuleShapeOf<Layout>& shape,
+                    const typename Layout::ScalePacking& packing, std::span<std::uint8_t> out) {
+  using Stored = typename Layout::Stored;
   NIBBLE_CHECK(shape.legal() && out.size() == shape.bytes());
   constexpr int scales = granule_scales<Layout>;
   const int groups = shape.cols / Layout::scale_group;
-  const auto scale_of = [&](int row, int group) -> std::uint8_t {
-    return group < groups ? matrix.scales[static_cast<std::ptrdiff_t>(row) * groups + group]
-                          : std::uint8_t{0};
+  const auto scale_of = [&](int row, int group) -> Stored {
+    return group < groups ? matrix.scales[static_cast<std::ptrdiff_t>(row) * groups + group] : Stored{0};
   };
-  // A lane's codes in a row; zeros past the end of K.
+  // A lane's codes in a row, of zero past the end of K.
   const auto codes_of = [&](int row, int block, int t, std::uint8_t(&codes)[lane_code_bytes]) {
-    std::fill_n(codes, lane_code_bytes, std::uint8_t{0});
+    std::fill_n(codes, lane_code_bytes, static_cast<std::uint8_t>(Layout::Pairs::zeros));
     const int col = block * granule_k + t * lane_elements;
     if (col >= shape.cols) return;
     const CodeChange change = packing.change(scale_of(row, col / Layout::scale_group));
@@ -51,13 +52,14 @@ void pack_fp4_granules(const Fp4Rows& matrix, const GranuleShapeOf<Layout>& shap
         std::uint8_t even[lane_code_bytes], odd[lane_code_bytes];
         codes_of(row, block, lane % 4, even);
         codes_of(row + 1, block, lane % 4, odd);
-        const LaneCodes codes = pack_lane(even, odd);
+        const LaneCodes codes = pack_lane<typename Layout::Pairs>(even, odd);
         std::memcpy(base + place.codes + static_cast<std::size_t>(lane) * sizeof codes, &codes, sizeof codes);
       }
       for (int row = 0; row < granule_rows; ++row) {
         for (int group = 0; group < scales; ++group) {
-          base[place.scales + static_cast<std::size_t>(granule_scale_at<Layout>(row, group))] =
+          const Stored stored =
               packing.stored(scale_of(granule * granule_rows + row, scales * block + group));
+          std::memcpy(base + place.scales + granule_scale_at<Layout>(row, group), &stored, sizeof stored);
         }
       }
     }
@@ -77,12 +79,15 @@ float packed_value(const std::uint8_t* data, const GranuleShapeOf<Layout>& shape
   std::memcpy(words, granule + place.codes + static_cast<std::size_t>((g * 4 + t) * 16 + step / 2 * 8),
               sizeof words);
   // Operand registers: a0 and a2 hold row g, a1 and a3 row g + 8.
-  const std::uint32_t placed = place_pairs(words[0], words[1]).pair[step % 2 * 4 + pair * 2 + half];
-  const std::uint32_t multiplier = Layout::multiplier(
-      granule[place.scales + static_cast<std::size_t>(granule_lane_scales<Layout>(g * 4 + t) + half)]);
+  const std::uint32_t placed = Layout::Pairs::placed(words[0], words[1]).pair[step % 2 * 4 + pair * 2 + half];
+  typename Layout::Stored stored;
+  std::memcpy(
+      &stored,
+      granule + place.scales + granule_lane_scales<Layout>(g * 4 + t) + half * granule_scale_bytes<Layout>,
+      sizeof stored);
   const Bf16 code{static_cast<std::uint16_t>(placed >> (16 * value))};
-  const Bf16 scale{static_cast<std::uint16_t>(multiplier)};
-  return Bf16::from_float(code.to_float() * scale.to_float()).to_float();
+  const Bf16 scale{static_cast<std::uint16_t>(Layout::multiplier(stored))};
+  return Bf16::from_float((code.to_float() - Layout::Pairs::less) * scale.to_float()).to_float();
 }
 
 }  // namespace nibble

@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "formats/bf16.h"
+#include "ops/moe/cuda/int4_granules.h"
 #include "ops/moe/cuda/mxfp4_granules.h"
 #include "ops/moe/cuda/nvfp4_granules.h"
 #include "ops/moe/cuda/sorted_slots.h"
@@ -33,8 +34,9 @@ struct MoeCudaWeightsOf {
 };
 using MoeMxfp4CudaWeights = MoeCudaWeightsOf<Mxfp4Granules>;
 using MoeNvfp4CudaWeights = MoeCudaWeightsOf<Nvfp4Granules>;
+using MoeInt4CudaWeights = MoeCudaWeightsOf<Int4Granules>;
 // What a model's layer holds: the layer in whichever format its checkpoint has.
-using MoeCudaWeights = std::variant<MoeMxfp4CudaWeights, MoeNvfp4CudaWeights>;
+using MoeCudaWeights = std::variant<MoeMxfp4CudaWeights, MoeNvfp4CudaWeights, MoeInt4CudaWeights>;
 
 // What the kernels share between launches, zeroed once before the first; one launch at a time may use it.
 struct MoeCudaWorkspace {
@@ -175,5 +177,15 @@ struct Nvfp4Repack {
   std::uint8_t* out = nullptr;  // [experts, shape.bytes()]
 };
 Status repack_nvfp4_cuda(const Nvfp4Repack& repack, cudaStream_t stream);
+
+struct Int4Repack {
+  const std::uint8_t* codes = nullptr;  // [experts, rows, cols / 2]: weight_packed; at a multiple of 8
+  const Bf16* scales = nullptr;         // [experts, rows, cols / 32]: weight_scale
+  int experts = 0;
+  Int4GranuleShape shape;
+  bool halves = false;          // as Nvfp4Repack's
+  std::uint8_t* out = nullptr;  // [experts, shape.bytes()]
+};
+Status repack_int4_cuda(const Int4Repack& repack, cudaStream_t stream);
 
 }  // namespace nibble

@@ -3,7 +3,7 @@
 // experts chosen by random logits. Once as it is given its experts, and once with the router's top-k before
 // each layer.
 //
-//   moe_cuda_bench [--format mxfp4|nvfp4] [--experts 128,32] [--tokens 1,2,4,8,...] [--kernels few|many]
+//   moe_cuda_bench [--format mxfp4|nvfp4|int4] [--experts 128,32] [--tokens 1,2,4,8,...] [--kernels few|many]
 //                  [--hidden 2880] [--intermediate 2880] [--top-k 4] [--unit gpt-oss|silu] [--blocks N]
 //                  [--json FILE]
 //
@@ -34,11 +34,13 @@ struct LayerShape {
 
 int replays_of(int tokens) { return tokens > 512 ? 5 : 25; }
 
-// Four scales as they are stored.
+// A word of scales as they are stored.
 template <class Layout>
 __device__ std::uint32_t stored_scales(std::uint32_t bits) {
   if constexpr (std::is_same_v<Layout, Mxfp4GranuleLayout>) {  // 2^-8 .. 2^-6
     return 0x01010101u * (119 + 126) + (bits & 0x01010101u) + (bits >> 8 & 0x01010101u);
+  } else if constexpr (std::is_same_v<Layout, Int4GranuleLayout>) {  // two of 2^-8 .. 2^-7
+    return 0x3b803b80u + (bits & 0x007f007fu);
   } else {  // 4 .. 15, of a tensor's scale
     return 0x01010101u * 88 + (bits & 0x0f0f0f0fu);
   }
@@ -54,7 +56,7 @@ __global__ void fill_granules(std::uint32_t* words, GranuleShapeOf<Layout> shape
       const GranulePlace place = granule_place<Layout>(block);
       const std::size_t base = granule * words_a_granule;
       words[base + place.codes / 4 + threadIdx.x] = bench::mixed(base + place.codes / 4 + threadIdx.x, seed);
-      if (threadIdx.x < granule_rows * granule_scales<Layout> / 4) {
+      if (threadIdx.x < (granule_block_bytes<Layout> - granule_code_bytes) / 4) {
         const std::uint32_t bits = bench::mixed(base + place.scales / 4 + threadIdx.x, seed + 1);
         words[base + place.scales / 4 + threadIdx.x] = stored_scales<Layout>(bits);
       }
@@ -262,6 +264,8 @@ int main(int argc, char** argv) {
   for (const int count : experts) {
     if (format == "nvfp4")
       run(Bench<Nvfp4Granules>(shape, count, blocks, memory.rate, random));
+    else if (format == "int4")
+      run(Bench<Int4Granules>(shape, count, blocks, memory.rate, random));
     else
       run(Bench<Mxfp4Granules>(shape, count, blocks, memory.rate, random));
   }

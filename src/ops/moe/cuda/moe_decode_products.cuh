@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "ops/moe/cuda/granule_operands.cuh"
 #include "ops/moe/cuda/moe_decode_work.cuh"
-#include "ops/ptx/tensor_core.cuh"
 
 namespace nibble {
 
@@ -21,21 +21,22 @@ template <class Layout>
 __device__ __forceinline__ void multiply_block(float (&sums)[4], const std::uint8_t* codes,
                                                const std::uint8_t* scales, const Inputs& in) {
   const uint4 words = *reinterpret_cast<const uint4*>(codes);
-  const std::uint32_t even = Layout::multiplier(scales[0]), odd = Layout::multiplier(scales[1]);
+  using Pairs = typename Layout::Pairs;
+  const auto* const stored = reinterpret_cast<const typename Layout::Stored*>(scales);
+  const std::uint32_t even = Layout::multiplier(stored[0]), odd = Layout::multiplier(stored[1]);
   const std::uint32_t inputs[8] = {in.low.x,  in.low.y,  in.low.z,  in.low.w,
                                    in.high.x, in.high.y, in.high.z, in.high.w};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const std::uint32_t word[2] = {half == 0 ? words.x : words.z, half == 0 ? words.y : words.w};
-    const PlacedPairs placed =
-        place_pairs(word[0], word[1], ptx::choose_bits(word[0], word[1], granule_merge_mask));
+    const PlacedPairs placed = placed_pairs<Pairs>(word[0], word[1]);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      ptx::mma_m16n8k16_bf16(sums, ptx::multiply_bf16x2(placed.pair[4 * step], even),
-                             ptx::multiply_bf16x2(placed.pair[4 * step + 1], odd),
-                             ptx::multiply_bf16x2(placed.pair[4 * step + 2], even),
-                             ptx::multiply_bf16x2(placed.pair[4 * step + 3], odd),
-                             inputs[4 * half + 2 * step], inputs[4 * half + 2 * step + 1]);
+      ptx::mma_m16n8k16_bf16(sums, weights_of<Pairs>(placed.pair[4 * step], even),
+                             weights_of<Pairs>(placed.pair[4 * step + 1], odd),
+                             weights_of<Pairs>(placed.pair[4 * step + 2], even),
+                             weights_of<Pairs>(placed.pair[4 * step + 3], odd), inputs[4 * half + 2 * step],
+                             inputs[4 * half + 2 * step + 1]);
     }
   }
 }

@@ -10,10 +10,12 @@ class MoeOnTheGpu : public OnTheGpu {};
 struct WeightsName {
   template <class Weights>
   static std::string GetName(int) {
-    return std::is_same_v<Weights, Mxfp4Weights> ? "Mxfp4" : "Nvfp4";
+    return std::is_same_v<Weights, Mxfp4Weights>   ? "Mxfp4"
+           : std::is_same_v<Weights, Nvfp4Weights> ? "Nvfp4"
+                                                   : "Int4";
   }
 };
-using Formats = testing::Types<Mxfp4Weights, Nvfp4Weights>;
+using Formats = testing::Types<Mxfp4Weights, Nvfp4Weights, Int4Weights>;
 TYPED_TEST_SUITE(MoeOnTheGpu, Formats, WeightsName);
 
 template <class Weights>

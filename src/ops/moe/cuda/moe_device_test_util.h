@@ -100,6 +100,49 @@ struct Nvfp4Weights {
   void spoil_first_scale() { host.scales[0] = 0xff; }
 };
 
+struct Int4Weights {
+  using Granules = Int4Granules;
+  using Shape = Int4GranuleShape;
+
+  RandomInt4 host;
+  Shape shape;
+  DeviceBuffer granules;
+
+  Int4Weights(std::mt19937& random, int experts, int rows, int cols)
+      : host(random, experts, rows, cols), shape{rows, cols} {}
+
+  void upload(bool halves = false) {
+    DeviceBuffer codes = on_device(host.codes), scales = on_device(host.scales);
+    granules = device_bytes(shape.bytes() * static_cast<std::size_t>(host.experts), 0xcd);
+    const Status status = repack_int4_cuda({.codes = codes.as<std::uint8_t>(),
+                                            .scales = scales.as<Bf16>(),
+                                            .experts = host.experts,
+                                            .shape = shape,
+                                            .halves = halves,
+                                            .out = granules.as<std::uint8_t>()},
+                                           nullptr);
+    NIBBLE_CHECK(status.ok(), status.message());
+  }
+  Granules view() { return {granules.as<std::uint8_t>(), host.experts, shape}; }
+  void pack(int expert, std::span<std::uint8_t> out) const {
+    pack_int4_granules(host.codes_of(expert), host.scales_of(expert), shape, out);
+  }
+  void spoil_first_scale() { host.scales[0].bits = 0x7fff; }
+};
+
+// Matrices as the CPU's op takes them.
+inline std::vector<WeightMatrix> on_host(const Mxfp4Weights& weights) {
+  return {weights.host.experts.begin(), weights.host.experts.end()};
+}
+inline std::vector<WeightMatrix> on_host(const Int4Weights& weights) {
+  std::vector<WeightMatrix> matrices;
+  for (int expert = 0; expert < weights.host.experts; ++expert) {
+    matrices.push_back(Int4Matrix{weights.host.codes_of(expert), weights.host.scales_of(expert),
+                                  weights.host.rows, weights.host.cols});
+  }
+  return matrices;
+}
+
 // A layer on the host and on the device.
 template <class Weights>
 struct MoeTestLayer {
@@ -228,8 +271,8 @@ struct MoeTestLayer {
     } else {
       OpContext context{.threads = threads, .activations = InputValues::bf16};
       return moe_with_room(context,
-                           {.gate_up = {gate_up.host.experts.begin(), gate_up.host.experts.end()},
-                            .down = {down.host.experts.begin(), down.host.experts.end()},
+                           {.gate_up = on_host(gate_up),
+                            .down = on_host(down),
                             .gate_up_bias = biased ? gate_up_bias.data() : nullptr,
                             .down_bias = biased ? down_bias.data() : nullptr,
                             .unit = unit},

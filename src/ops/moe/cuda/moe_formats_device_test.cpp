@@ -103,31 +103,41 @@ TEST_F(MoeFormatsOnTheGpu, Nvfp4MultipliesAllCodesByAllScalesExactly) {
   }
 }
 
-TEST_F(MoeFormatsOnTheGpu, Nvfp4TakesGateAndUpProjectionsOneAboveTheOther) {
+// Whether gates above up projections become the rows of those that take turns.
+template <class Weights>
+bool takes_one_above_the_other(int cols) {
   std::mt19937 random(12);
-  Nvfp4Weights apart(random, 2, 96, 80), together(random, 2, 96, 80);
-  const auto interleave = [](const std::vector<std::uint8_t>& from, std::vector<std::uint8_t>& to,
-                             int bytes) {
+  Weights apart(random, 2, 96, cols), together(random, 2, 96, cols);
+  const auto interleave = [](const auto& from, auto& to) {
+    const std::ptrdiff_t row_size = std::ssize(from) / (2 * 96);
     for (int expert = 0; expert < 2; ++expert) {
       for (int row = 0; row < 96; ++row)
-        std::copy_n(from.begin() + (expert * 96 + row) * bytes, bytes,
-                    to.begin() + (expert * 96 + row % 48 * 2 + row / 48) * bytes);
+        std::copy_n(from.begin() + (expert * 96 + row) * row_size, row_size,
+                    to.begin() + (expert * 96 + row % 48 * 2 + row / 48) * row_size);
     }
   };
-  interleave(apart.host.codes, together.host.codes, 40);
-  interleave(apart.host.scales, together.host.scales, 5);
+  interleave(apart.host.codes, together.host.codes);
+  interleave(apart.host.scales, together.host.scales);
   apart.upload(true);
   together.upload();
   std::vector<std::uint8_t> found(2 * apart.shape.bytes()), expected(found.size());
   apart.granules.copy_to(std::span(found));
   together.granules.copy_to(std::span(expected));
-  EXPECT_TRUE(found == expected);
+  return found == expected;
+}
+
+TEST_F(MoeFormatsOnTheGpu, TakeGateAndUpProjectionsOneAboveTheOther) {
+  EXPECT_TRUE(takes_one_above_the_other<Nvfp4Weights>(80));
+  EXPECT_TRUE(takes_one_above_the_other<Int4Weights>(96));
 }
 
 TEST_F(MoeFormatsOnTheGpu, ShapesWithoutGranulesAreRefusedByName) {
   const Status nvfp4 = repack_nvfp4_cuda({.experts = 1, .shape = {16, 24}}, nullptr);
   EXPECT_EQ(nvfp4.code(), StatusCode::invalid_argument);
   EXPECT_NE(nvfp4.message().find("an NVFP4 matrix of 16 x 24"), std::string::npos) << nvfp4.message();
+  const Status int4 = repack_int4_cuda({.experts = 1, .shape = {16, 48}}, nullptr);
+  EXPECT_EQ(int4.code(), StatusCode::invalid_argument);
+  EXPECT_NE(int4.message().find("an int4 matrix of 16 x 48"), std::string::npos) << int4.message();
   const MoeNvfp4CudaWeights weights{.gate_up = {nullptr, 1, {48, 32}}, .down = {nullptr, 1, {32, 24}}};
   const Status layer = moe_few_cuda(weights, {.x_stride = 64, .tokens = 1, .top_k = 1}, nullptr);
   EXPECT_NE(layer.message().find("its columns of 16"), std::string::npos) << layer.message();

@@ -45,6 +45,8 @@ constexpr bool granule_scales_fit(const Mxfp4ScaleRange& range) {
 
 struct Mxfp4GranuleLayout {
   static constexpr std::string_view tag = "mxfp4_granules";
+  using Pairs = E2m1Pairs;
+  using Stored = std::uint8_t;
   static constexpr int scale_group = mxfp4_block;
 
   NIBBLE_HOST_DEVICE static constexpr std::uint32_t multiplier(std::uint8_t stored) {

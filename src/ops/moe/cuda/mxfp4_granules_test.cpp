@@ -78,7 +78,7 @@ TEST(Mxfp4Granules, PlaceAllCodesOfTwoWordsApart) {
       for (std::uint8_t code = 0; code < 16; ++code) {
         std::uint8_t codes[8][2] = {};
         codes[pair][value] = code;
-        const WordPair words = granule_words(codes);
+        const WordPair words = E2m1Pairs::words(codes);
         const PlacedPairs placed = place_pairs(words.word[0], words.word[1]);
         for (int i = 0; i < 8; ++i) {
           for (int j = 0; j < 2; ++j) {
@@ -98,7 +98,7 @@ TEST(Mxfp4Granules, AreExactForEveryScaleUpToTwo) {
                                       granule_scale_byte(static_cast<std::uint8_t>(scale), 0)))}
                                  .to_float();
     for (std::uint8_t code = 0; code < 16; ++code) {
-      const WordPair words = granule_words({{code, 0}});
+      const WordPair words = E2m1Pairs::words({{code, 0}});
       const Bf16 placed{static_cast<std::uint16_t>(place_pairs(words.word[0], words.word[1]).pair[0])};
       const double product = static_cast<double>(placed.to_float()) * multiplier;
       const double exact = static_cast<double>(E2m1{code}.to_float()) * std::ldexp(1.0, scale - 127);

@@ -6,7 +6,7 @@ namespace nibble {
 
 void pack_nvfp4_granules(const std::uint8_t* codes, const std::uint8_t* scales,
                          const Nvfp4GranuleShape& shape, std::span<std::uint8_t> out) {
-  pack_fp4_granules({codes, scales}, shape, {}, out);
+  pack_code_rows<Nvfp4GranuleLayout>({codes, scales}, shape, {}, out);
 }
 
 float granule_value(const Nvfp4Granules& matrices, int expert, int row, int col) {

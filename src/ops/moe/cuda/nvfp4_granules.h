@@ -18,6 +18,8 @@
 namespace nibble {
 
 struct Nvfp4GranuleLayout {
+  using Pairs = E2m1Pairs;
+  using Stored = std::uint8_t;
   static constexpr int scale_group = nvfp4_block;
   static constexpr std::uint8_t nan_stored = 0x90;
 

@@ -496,6 +496,7 @@ WaitingGrids waiting_grids_of_moe_decode() {
   WaitingGrids grids;
   add_grids<Mxfp4Granules::Layout>(grids);
   add_grids<Nvfp4Granules::Layout>(grids);
+  add_grids<Int4Granules::Layout>(grids);
   return grids;
 }
 
@@ -573,5 +574,6 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
 
 template Status moe_few_cuda(const MoeMxfp4CudaWeights&, const MoeCudaArgs&, cudaStream_t);
 template Status moe_few_cuda(const MoeNvfp4CudaWeights&, const MoeCudaArgs&, cudaStream_t);
+template Status moe_few_cuda(const MoeInt4CudaWeights&, const MoeCudaArgs&, cudaStream_t);
 
 }  // namespace nibble

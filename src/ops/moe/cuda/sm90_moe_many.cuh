@@ -33,27 +33,28 @@
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/waiting_grids.cuh"
+#include "ops/moe/cuda/granule_operands.cuh"
 #include "ops/moe/cuda/moe_many_fetch.cuh"
 #include "ops/moe/cuda/moe_steps.cuh"
-#include "ops/ptx/tensor_core.cuh"
 #include "ops/ptx/warpgroup.cuh"
 #include "ops/ptx/warpgroup_registers.cuh"
 #include "tensor/cuda_check.h"
 
 namespace nibble::moe_many {
 
-// A lane's codes of a k64 block and the scales of its two rows, low byte first.
+// A lane's codes of a k64 block and the scales of its two rows, the even one's in the low bits.
 struct Codes {
   uint4 words;
   std::uint32_t scales;
 };
 
 // The operand registers of two of a block's steps.
+template <class Pairs>
 __device__ __forceinline__ void decode_steps(std::uint32_t (&a)[2][4], std::uint32_t first,
                                              std::uint32_t second, std::uint32_t even, std::uint32_t odd) {
-  const PlacedPairs placed = place_pairs(first, second, ptx::choose_bits(first, second, granule_merge_mask));
+  const PlacedPairs placed = placed_pairs<Pairs>(first, second);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = ptx::multiply_bf16x2(placed.pair[i], i % 2 == 0 ? even : odd);
+  for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = weights_of<Pairs>(placed.pair[i], i % 2 == 0 ? even : odd);
 }
 
 // Stores h of a granule: the gate and the up projection of an element meet in a lane, elements that make up a
@@ -120,6 +121,7 @@ template <class Tiles, int width>
 __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, int lane,
                                               const ManyParams<Tiles>& params) {
   using Layout = typename Tiles::Layout;
+  using Pairs = typename Layout::Pairs;
   constexpr unsigned step_bytes = width * 32;
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
@@ -161,7 +163,7 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
       const std::uint8_t* const scales = codes + scales_at;
       const auto load = [&](int index) {
         return Codes{*reinterpret_cast<const uint4*>(codes + index * block_bytes),
-                     *reinterpret_cast<const std::uint16_t*>(scales + index * block_bytes)};
+                     load_lane_scales<Layout>(scales + index * block_bytes)};
       };
       ptx::mbarrier_wait(&barriers.weights_full[stage], turns.weights.parity);
       turns.weights.next(Tiles::stages);
@@ -180,10 +182,10 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
           b = ptx::wgmma_operand_at(inputs_ring,
                                     static_cast<unsigned>(turns.inputs.stage * Tiles::block_bytes));
         }
-        const std::uint32_t even = Layout::multiplier(static_cast<std::uint8_t>(next.scales)),
-                            odd = Layout::multiplier(static_cast<std::uint8_t>(next.scales >> 8));
+        const std::uint32_t even = even_multiplier<Layout>(next.scales),
+                            odd = odd_multiplier<Layout>(next.scales);
         ptx::wgmma_wait_but<1>();
-        decode_steps(a[0], next.words.x, next.words.y, even, odd);
+        decode_steps<Pairs>(a[0], next.words.x, next.words.y, even, odd);
         ptx::wgmma_fence();
         ptx::wgmma_bf16(sums, a[0][0], b, add);
         ptx::wgmma_bf16(sums, a[0][1], ptx::wgmma_operand_at(b, step_bytes), true);
@@ -196,7 +198,7 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
           left_inputs = turns.inputs.stage;
           turns.inputs.next(Tiles::input_stages);
         }
-        decode_steps(a[1], next.words.z, next.words.w, even, odd);
+        decode_steps<Pairs>(a[1], next.words.z, next.words.w, even, odd);
         const bool last = index + 1 == Tiles::blocks || index + 1 == count;
         if (!last) next = load(index + 1);
         ptx::wgmma_fence();

@@ -55,6 +55,13 @@ inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
+inline std::uint32_t add_bf16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t sum = 0;
+  for (int half = 0; half < 2; ++half)
+    sum |= std::uint32_t{Bf16::from_float(half_of(a, half) + half_of(b, half)).bits} << (16 * half);
+  return sum;
+}
+
 inline std::uint32_t pack_bf16x2(float low, float high) {
   return Bf16::from_float(low).bits | std::uint32_t{Bf16::from_float(high).bits} << 16;
 }

@@ -17,9 +17,9 @@ inline constexpr int repack_threads = 256;
 // What a launch re-lays: codes [experts, rows, cols / 2], scales [experts, rows, cols / scale_group]. halves:
 // the first half of an expert's rows become its even ones, the second half its odd ones.
 template <class Layout>
-struct Fp4Repack {
+struct GranuleRepack {
   const std::uint8_t* codes;
-  const std::uint8_t* scales;
+  const typename Layout::Stored* scales;
   int experts;
   GranuleShapeOf<Layout> shape;
   bool halves;
@@ -32,14 +32,14 @@ struct Fp4Repack {
   }
 };
 
-// A lane's codes in a row, zeros past the end of K. Calls see(scale) if one of them is not a zero.
+// A lane's codes in a row, of zero past the end of K. Calls see(scale) if one of E2M1's is not a zero.
 template <class Layout, class See>
-__device__ __forceinline__ void load_codes_of_row(const Fp4Repack<Layout>& repack, std::size_t row, int col,
-                                                  std::uint8_t (&codes)[8], const See& see) {
-  uint2 bytes = make_uint2(0, 0);
+__device__ __forceinline__ void load_codes_of_row(const GranuleRepack<Layout>& repack, std::size_t row,
+                                                  int col, std::uint8_t (&codes)[8], const See& see) {
+  uint2 bytes = make_uint2(Layout::Pairs::zeros, Layout::Pairs::zeros);
   if (col < repack.shape.cols) {
     const int groups = repack.shape.cols / Layout::scale_group;
-    const std::uint8_t scale = repack.scales[row * groups + col / Layout::scale_group];
+    const auto scale = repack.scales[row * groups + col / Layout::scale_group];
     const CodeChange change = repack.packing.change(scale);
     const std::uint32_t keep = change.keep * 0x01010101u, flip = change.flip * 0x01010101u;
     bytes = *reinterpret_cast<const uint2*>(repack.codes + (row * repack.shape.cols + col) / 2);
@@ -55,7 +55,8 @@ __device__ __forceinline__ void load_codes_of_row(const Fp4Repack<Layout>& repac
 
 // A warp a k64 block of a granule. Calls see(scale) for each scale over codes that are not all zero.
 template <class Layout, class See>
-__device__ __forceinline__ void repack_blocks(const Fp4Repack<Layout>& repack, const See& see) {
+__device__ __forceinline__ void repack_blocks(const GranuleRepack<Layout>& repack, const See& see) {
+  using Stored = typename Layout::Stored;
   constexpr int scales = granule_scales<Layout>, pair_scales = 2 * scales;
   const GranuleShapeOf<Layout>& shape = repack.shape;
   const int lane = static_cast<int>(threadIdx.x) % 32, groups = shape.cols / Layout::scale_group;
@@ -72,7 +73,7 @@ __device__ __forceinline__ void repack_blocks(const Fp4Repack<Layout>& repack, c
     std::uint8_t even[8], odd[8];
     load_codes_of_row(repack, repack.from_row(expert, row), col, even, see);
     load_codes_of_row(repack, repack.from_row(expert, row + 1), col, odd, see);
-    const LaneCodes codes = pack_lane(even, odd);
+    const LaneCodes codes = pack_lane<typename Layout::Pairs>(even, odd);
     std::uint8_t* base = repack.out + expert * shape.bytes() + granule * shape.granule_bytes();
     const GranulePlace place = granule_place<Layout>(block);
     *reinterpret_cast<uint4*>(base + place.codes + lane * 16) =
@@ -81,8 +82,8 @@ __device__ __forceinline__ void repack_blocks(const Fp4Repack<Layout>& repack, c
     for (int i = lane; i < granule_rows * scales; i += 32) {  // the block's scales as they lie
       const int group = scales * block + i % pair_scales / 2;
       const std::size_t of_row = repack.from_row(expert, first_row + i / pair_scales * 2 + i % 2);
-      const std::uint8_t scale = group < groups ? repack.scales[of_row * groups + group] : 0;
-      base[place.scales + i] = repack.packing.stored(scale);
+      const Stored scale = group < groups ? repack.scales[of_row * groups + group] : Stored{0};
+      reinterpret_cast<Stored*>(base + place.scales)[i] = repack.packing.stored(scale);
     }
   }
 }
@@ -97,7 +98,7 @@ Status check_granule_shape(const GranuleShapeOf<Layout>& shape, const char* form
 }
 
 template <class Layout>
-Launch repack_launch(const Fp4Repack<Layout>& repack, cudaStream_t stream) {
+Launch repack_launch(const GranuleRepack<Layout>& repack, cudaStream_t stream) {
   const long long warps =
       static_cast<long long>(repack.shape.granules()) * repack.shape.blocks() * repack.experts;
   const long long wanted = (warps + repack_threads / 32 - 1) / (repack_threads / 32);
