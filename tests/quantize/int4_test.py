@@ -84,9 +84,11 @@ def test_a_nested_config_names_the_same_model(models):
     assert code == 0 and "vision" in out, out + err
 
 
-def test_a_gpu_refuses_it_in_a_sentence(models):
-    code, _, err = run("plan", models[0], "--as", "h200x1")
-    assert code == 2 and "this model's are in int4" in err
+def test_a_gpu_has_kernels_for_it(models):
+    code, out, err = run("plan", models[0], "--as", "h200x1", "--json")
+    assert code == 0, err
+    chosen = {choice["field"]: choice["value"] for choice in json.loads(out)["choices"]}
+    assert chosen["moe_runner"] == "sm90_int4"
 
 
 @pytest.mark.parametrize("change, words", [
