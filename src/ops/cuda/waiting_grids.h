@@ -34,6 +34,7 @@ WaitingGrids waiting_grids_of_gathers();
 WaitingGrids waiting_grids_of_linear_few();
 WaitingGrids waiting_grids_of_linear_normed();
 WaitingGrids waiting_grids_of_moe_decode();
+WaitingGrids waiting_grids_of_moe_row();
 WaitingGrids waiting_grids_of_mxfp4_moe_many();
 WaitingGrids waiting_grids_of_nvfp4_moe_many();
 WaitingGrids waiting_grids_of_int4_moe_many();

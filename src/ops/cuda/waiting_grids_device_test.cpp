@@ -18,8 +18,17 @@ TEST_F(OnTheGpu, AllBlocksOfGridsThatWaitForEachOtherHavePlaces) {
   EXPECT_EQ(kernels, (std::set<std::string_view>{
                          "dispatch_few_rows", "gather_few_products", "gather_few_tokens", "shared_expert",
                          "sm90_attention_few", "sm90_bf16_linear_few", "sm90_bf16_linear_normed",
-                         "sm90_bf16_peer_linear", "sm90_moe_decode", "sm90_moe_many"}));
+                         "sm90_bf16_peer_linear", "sm90_moe_decode", "sm90_moe_many", "sm90_moe_row"}));
 }
+
+#ifndef NIBBLE_GPU_EMULATION  // which counts no registers
+// Of two that came to one multiprocessor the launch would take twice as long.
+TEST_F(OnTheGpu, ABlockOfARowsExpertsIsAloneOnItsMultiprocessor) {
+  for (const WaitingGrid& grid : waiting_grids()) {
+    if (grid.kernel == "sm90_moe_row") EXPECT_EQ(grid.places, grid.blocks);
+  }
+}
+#endif
 
 TEST(WaitingGrids, AGridWithMoreBlocksThanPlacesIsRefusedByNameAndNumbers) {
   EXPECT_TRUE(check_places({{"first", 132, 132}, {"second", 114, 228}}).ok());

@@ -127,6 +127,39 @@ TYPED_TEST(MoeOnTheGpu, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheBlocks)
   }
 }
 
+// A row alone has a kernel of its own. Chunks of K may lack blocks or have several stages, a block more
+// granules than teams, and a choice no expert.
+TYPED_TEST(MoeOnTheGpu, ARowAloneHasTheBitsOfARowInCompany) {
+  std::mt19937 random(16);
+  std::vector<Case> cases = {{6, 3, 96, 96, 2}, {3, 2, 32, 32, 2}, {4, 3, 704, 192, 2}};
+  const std::vector<Case> large = {{16, 8, 2048, 768, 2}, {12, 10, 2048, 512, 2}, {16, 8, 4096, 1536, 2},
+                                   {9, 4, 2048, 1536, 2}, {9, 8, 7168, 2048, 2},  {17, 16, 2880, 64, 2}};
+  if (!small_cases) cases.insert(cases.end(), large.begin(), large.end());
+  for (const Case& c : cases) {
+    MoeTestLayer<TypeParam> layer(random, c.experts, c.top_k, c.hidden, c.intermediate);
+    layer.upload();
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(2 * c.hidden));
+    MoeRouting routing(random, 2, c.experts, c.top_k);
+    routing.ids[1] = -1;
+    const std::vector<float> both = layer.on_gpu(x, routing.ids, routing.weights);
+    for (const bool settles_rows : {false, true}) {
+      layer.settles_rows = settles_rows;
+      for (const int blocks : {0, 1, 3}) {
+        for (int row = 0; row < 2; ++row) {
+          const auto alone = [&](const auto& all, int width) {
+            return std::vector(all.begin() + row * width, all.begin() + (row + 1) * width);
+          };
+          const std::vector<float> found = layer.on_gpu(alone(x, c.hidden), alone(routing.ids, c.top_k),
+                                                        alone(routing.weights, c.top_k), blocks);
+          EXPECT_EQ(std::memcmp(found.data(), both.data() + row * c.hidden, found.size() * 4), 0)
+              << c.hidden << " x " << c.intermediate << ", " << blocks << " blocks, row " << row;
+        }
+      }
+    }
+    layer.settles_rows = false;
+  }
+}
+
 TYPED_TEST(MoeOnTheGpu, GivesTheSameBitsForManyTokensAsForFew) {
   std::mt19937 random(8);
   std::vector<Case> cases =

@@ -153,6 +153,7 @@ struct MoeTestLayer {
   DeviceBuffer arrived = device_bytes(4, 0);  // of all launches
   GatedUnit unit = gpt_oss_unit(7.0f);
   bool biased = true;
+  bool settles_rows = false;
   bool leave_sum = false;  // to the host, in the order of the kernel that would follow
 
   MoeTestLayer(std::mt19937& random, int experts_, int top_k_, int hidden_, int intermediate_)
@@ -209,6 +210,7 @@ struct MoeTestLayer {
         .expert_ids = device_ids.as<std::int32_t>(),
         .expert_weights = device_weights.as<float>(),
         .out = leave_sum ? nullptr : out.as<float>(),
+        .settles_rows = settles_rows,
         .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>(),
                       room.as<std::uint8_t>(), counters.as<std::uint32_t>()},
         .blocks = blocks};

@@ -20,6 +20,7 @@
 #include "ops/moe/cuda/moe_decode_outputs.cuh"
 #include "ops/moe/cuda/moe_decode_products.cuh"
 #include "ops/moe/cuda/moe_decode_work.cuh"
+#include "ops/moe/cuda/moe_row.h"
 #include "ops/moe/cuda/moe_steps.cuh"
 #include "ops/moe/many_tokens.h"
 #include "ops/ptx/async_copy.cuh"
@@ -442,6 +443,12 @@ constexpr Choice<Layout> choice_of(SharedShare share) {
           Plan::stage_blocks, share};
 }
 
+template <class Granules>
+bool has_whole_chunks(const MoeCudaWeightsOf<Granules>& weights) {
+  constexpr int all_blocks = granule_k_chunks * whole_blocks;
+  return weights.gate_up.shape.blocks() == all_blocks && weights.down.shape.blocks() == all_blocks;
+}
+
 // One token's granules leave a third of eight teams idle in their last round; of many tokens eight teams hide
 // more latency. In a step of gpt-oss-120b six are 6 % faster with 8 sequences (32 slots), eight 3 % with 32,
 // and those gain 9 % with 128 from the larger first-level cache, though they begin later for it. Up to four
@@ -450,10 +457,8 @@ constexpr Choice<Layout> choice_of(SharedShare share) {
 // block has at most four granules of the first product, four teams leave the registers that a block of the
 // launch behind needs, as a shared expert's.
 template <class Layout>
-Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int tokens, int slots,
-                             int granules_of_block) {
-  constexpr int all_blocks = granule_k_chunks * whole_blocks;
-  if (gate_up_blocks != all_blocks || down_blocks != all_blocks) {
+Choice<Layout> choose_kernel(bool has_whole_chunks, int tokens, int slots, int granules_of_block) {
+  if (!has_whole_chunks) {
     if (slots <= few_slots && granules_of_block <= FewGranulesOfAnyShapePlan::teams)
       return choice_of<Layout, FewGranulesOfAnyShapePlan>(share_of(tokens));
     return slots > few_slots ? choice_of<Layout, MoreTokensOfAnyShapePlan>(shared_164_kb)
@@ -506,10 +511,15 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
   NIBBLE_RETURN_IF_ERROR(check_moe_shapes(weights, args));
   const int processors = processors_of_device();
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
+  if (takes_one_row(args) && !has_whole_chunks(weights)) {
+    moe_row_cuda(weights, args, blocks, stream);
+    if (args.out != nullptr) add_experts_cuda(args, weights.down.shape.rows, stream);
+    return {};
+  }
   const int all_slots = args.tokens * args.top_k;
   const Choice<Layout> choice =
-      choose_kernel<Layout>(weights.gate_up.shape.blocks(), weights.down.shape.blocks(), args.tokens,
-                            all_slots, (all_slots * weights.gate_up.shape.granules() + blocks - 1) / blocks);
+      choose_kernel<Layout>(has_whole_chunks(weights), args.tokens, all_slots,
+                            (all_slots * weights.gate_up.shape.granules() + blocks - 1) / blocks);
   const int stage_blocks = choice.stage_blocks;
   const auto product = [stage_blocks](const Granules& matrix, const Bf16* bias, const Bf16* inputs,
                                       int stride,

@@ -173,6 +173,7 @@ inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long v
 }
 inline int __ffs(int value) { return __builtin_ffs(value); }
 inline int __popc(unsigned value) { return std::popcount(value); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(std::uint64_t{a} * b >> 32); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
