@@ -338,6 +338,65 @@ TEST_F(AttentionOnTheGpu, GivesFewSequencesThatSeeLittleTheSameBits) {
   }
 }
 
+// Of heads of 256 a tile's steps go to two halves of a block in turns, on from one tile to the next. So there
+// are tiles of one step, of odd and even numbers of them, and such as begin within a split, in several
+// orders, and more of them than an emulated GPU has multiprocessors.
+struct RowRun {
+  int first, count;
+};
+std::vector<RowRun> runs_of_any_steps() {
+  return {{0, 9}, {59, 3}, {61, 12}, {135, 17}, {250, 4}, {1020, 12}, {1090, 8}};
+}
+
+TEST_F(AttentionOnTheGpu, GivesWideHeadsTheSameBitsInTilesOfAnySteps) {
+  std::mt19937 random(9);
+  for (const auto& [dtype, window] : std::vector<std::pair<DType, int>>{{DType::bf16, 0},
+                                                                        {DType::bf16, 20},
+                                                                        {DType::bf16, 100},
+                                                                        {DType::bf16, 200},
+                                                                        {DType::f8_e4m3, 0},
+                                                                        {DType::f8_e4m3, 100}}) {
+    const Sequence sequence(random, {8, 1, 64, window, true, dtype, 256}, 1100);
+    std::vector<RowRun> runs = runs_of_any_steps();
+    for (int launch = 0; launch < (small_cases ? 2 : 20); ++launch) {
+      std::shuffle(runs.begin(), runs.end(), random);
+      std::vector<SequenceCuda> as_many, one_by_one;
+      int rows = 0;
+      for (const RowRun& run : runs) {
+        as_many.push_back({rows, run.count, run.first, 0});
+        for (int i = 0; i < run.count; ++i) one_by_one.push_back({rows++, 1, run.first + i, 0});
+      }
+      EXPECT_TRUE(same(sequence.on_gpu(as_many, AttentionRows::all_as_many),
+                       sequence.on_gpu(one_by_one, AttentionRows::one)))
+          << name_of(sequence.shape, sequence.length) << ", launch " << launch;
+    }
+  }
+}
+
+TEST_F(AttentionOnTheGpu, KeepsNotANumberOutOfTilesOfWideHeads) {
+  std::mt19937 random(10);
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
+    const Shape shape{8, 1, 64, 100, true, dtype, 256};
+    const Sequence sequence(random, shape, 300);
+    for (const RowRun& run : runs_of_any_steps()) {
+      if (run.first + run.count > sequence.length) continue;
+      Sequence poisoned = sequence;
+      for (int position = 0; position < sequence.length; ++position) {
+        if (position > run.first - shape.window && position < run.first + run.count) continue;
+        const int slot = sequence.pages[static_cast<std::size_t>(position / 64)] * 64 + position % 64;
+        for (int d = 0; d < shape.head_dim; ++d) {
+          poisoned.store(poisoned.keys, element_of(shape, sequence.slots, 0, slot, d, false), Bf16{0x7fc0});
+          poisoned.store(poisoned.values, element_of(shape, sequence.slots, 0, slot, d, true), Bf16{0x7fc0});
+        }
+      }
+      const std::vector<SequenceCuda> cut = {{0, run.count, run.first, 0}};
+      EXPECT_TRUE(same(sequence.on_gpu(cut, AttentionRows::all_as_many),
+                       poisoned.on_gpu(cut, AttentionRows::all_as_many)))
+          << name_of(shape, sequence.length) << ", from " << run.first;
+    }
+  }
+}
+
 // Blocks share multiprocessors, and some wait there for others, which keeps the memory pipe busy.
 TEST_F(AttentionOnTheGpu, GivesTheSameBitsEveryTime) {
   std::mt19937 random(6);
