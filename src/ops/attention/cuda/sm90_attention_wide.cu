@@ -273,6 +273,7 @@ struct WideReading {
 #pragma unroll 1
       for (; step + 2 < past; step += 2) {
         const Place next_keys = at.plus(1), next_values = at.plus(2);
+        // Values before the next keys: while those are multiplied, o is scaled or taken in.
         multiply_values(at, step, half);
         multiply_keys(next_keys);
         ptx::wgmma_wait_but<1>(o);
@@ -282,7 +283,7 @@ struct WideReading {
         ptx::wgmma_wait_but<1>(s);
         release_keys(next_keys, step + 2);
         const Weighed next = weigh(step + 2);
-        ptx::wgmma_wait_all(o);
+        ptx::wgmma_wait_all(o);  // with the other half's weights, which it may write over then
         leave_weights();
         release_values(next_values);
         enter(step + 2, next);
