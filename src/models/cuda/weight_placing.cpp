@@ -22,6 +22,8 @@ Result<WeightPlacing> WeightPlacing::begin(WeightFeed& feed, cudaStream_t stream
   NIBBLE_ASSIGN(placing.staging_, DeviceBuffer::allocate(staging_bytes));
   NIBBLE_ASSIGN(placing.ranges_, DeviceBuffer::allocate(most_experts * sizeof(Mxfp4ScaleRange)));
   placing.ranges_.fill(0);
+  NIBBLE_ASSIGN(placing.int4_ranges_, DeviceBuffer::allocate(most_experts * sizeof(Int4ScaleRange)));
+  placing.int4_ranges_.fill(0);
   return placing;
 }
 
@@ -182,13 +184,17 @@ Status WeightPlacing::place_experts(const PlacedExperts& placed, std::size_t ind
 }
 
 Status WeightPlacing::experts(const std::vector<Weight>& from, std::int64_t first, const Int4Granules& to) {
+  if (int4_names_.size() == most_experts) return invalid_argument("a model has too many layers of experts");
+  Int4ScaleRange* const range = int4_ranges_.as<Int4ScaleRange>() + int4_names_.size();
+  int4_names_.push_back(from[0].name);
   return relay_experts(from, first, to, [&](const ExpertPiece& piece, std::uint8_t* out) {
     return repack_int4_cuda({.codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
                              .scales = reinterpret_cast<const Bf16*>(piece.scales),
                              .experts = static_cast<int>(piece.count),
                              .shape = to.shape,
                              .halves = from.size() == 2,
-                             .out = out},
+                             .out = out,
+                             .range = range},
                             stream_);
   });
 }
@@ -208,6 +214,14 @@ Status WeightPlacing::finish() {
     if (shift == experts_[i].to->exponent_shift) continue;
     experts_[i].to->exponent_shift = shift;
     NIBBLE_RETURN_IF_ERROR(place_experts(experts_[i], i));
+  }
+  std::vector<Int4ScaleRange> int4_ranges(most_experts);
+  int4_ranges_.copy_to(std::span(int4_ranges));
+  for (std::size_t i = 0; i < int4_names_.size(); ++i) {
+    if (int4_scales_fit(int4_ranges[i])) continue;
+    return invalid_argument(
+        "the scales of " + int4_names_[i] +
+        " are not all between 2^-123 and 2, as the GPU's kernels take them; give --device cpu");
   }
   cuda_check(cudaStreamSynchronize(stream_));
   return {};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -57,7 +58,7 @@ class WeightPlacing {
   Status experts(std::vector<Weight> from, std::int64_t first, Mxfp4Granules& to);
   // The same in NVFP4; refuses a matrix's own scale that the kernels cannot hold.
   Status experts(const std::vector<Weight>& from, std::int64_t first, const Nvfp4Granules& to);
-  // The same in int4.
+  // The same in int4; finish() refuses scales that the kernels cannot hold.
   Status experts(const std::vector<Weight>& from, std::int64_t first, const Int4Granules& to);
   // The same in bf16 and in FP8.
   template <class Codes>
@@ -117,8 +118,10 @@ class WeightPlacing {
   WeightFeed* feed_;
   cudaStream_t stream_;
   DeviceBuffer staging_;
-  DeviceBuffer ranges_;  // [most_experts] of Mxfp4ScaleRange
+  DeviceBuffer ranges_;       // [most_experts] of Mxfp4ScaleRange
+  DeviceBuffer int4_ranges_;  // [most_experts] of Int4ScaleRange
   std::vector<PlacedExperts> experts_;
+  std::vector<std::string> int4_names_;  // of experts, by their ranges
 };
 
 template <class Granules, class Repack>

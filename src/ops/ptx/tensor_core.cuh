@@ -33,11 +33,12 @@ __device__ __forceinline__ std::uint32_t multiply_bf16x2(std::uint32_t a, std::u
   return product;
 }
 
-// Two bfloat16 sums, each rounded once.
-__device__ __forceinline__ std::uint32_t add_bf16x2(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t sum;
-  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
-  return sum;
+// Two products less c, each rounded once; subnormals are kept.
+__device__ __forceinline__ std::uint32_t multiply_subtract_bf16x2(std::uint32_t a, std::uint32_t b,
+                                                                  std::uint32_t c) {
+  std::uint32_t difference;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(difference) : "r"(a), "r"(b), "r"(c ^ 0x80008000u));
+  return difference;
 }
 
 // Both rounded to bfloat16, to nearest even.

@@ -142,6 +142,28 @@ TEST_F(Qwen3MoeOnTheGpu, RefusesAScaleOfAMatrixThatItsKernelsCannotHold) {
       << worker.status().message();
 }
 
+TEST_F(Qwen3MoeOnTheGpu, RefusesScalesInInt4ThatItsKernelsCannotHold) {
+  const RandomCheckpoint checkpoint(config_json({64, 2, 1, true, false, int4_experts}), 6);
+  const ModelConfig config = must(read_model_config(checkpoint.folder()));
+  class Large final : public WeightFeed {
+   public:
+    Status queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
+                 cudaStream_t stream) override {
+      if (tensor.name != "model.layers.1.mlp.experts.7.down_proj.weight_scale")
+        return random_.queue(tensor, begin, count, to, stream);
+      random_bf16_cuda({.count = count / 2}, 3.0f, 0.1f, static_cast<std::uint16_t*>(to), stream);
+      return {};
+    }
+
+   private:
+    RandomWeights random_{1};
+  } large;
+  const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, large, limits_of(config, false));
+  ASSERT_FALSE(worker.ok());
+  EXPECT_NE(worker.status().message().find("down_proj are not all between 2^-123 and 2"), std::string::npos)
+      << worker.status().message();
+}
+
 TEST_F(Qwen3MoeOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
   ModelConfig config = must(read_model_config(root / "tests/data/models/Qwen3-30B-A3B"));
   for (const TensorFormat format : {TensorFormat::mxfp4_packed, TensorFormat::nvfp4,

@@ -10,22 +10,35 @@ namespace nibble {
 
 template <class Pairs>
 __device__ __forceinline__ PlacedPairs placed_pairs(std::uint32_t first, std::uint32_t second) {
-  if constexpr (Pairs::less == 0) {
-    return place_pairs(first, second, ptx::choose_bits(first, second, granule_merge_mask));
-  } else {
+  if constexpr (Pairs::integers) {
     return Pairs::placed(first, second);
+  } else {
+    return place_pairs(first, second, ptx::choose_bits(first, second, granule_merge_mask));
   }
 }
 
-// A placed pair's weights.
-template <class Pairs>
-__device__ __forceinline__ std::uint32_t weights_of(std::uint32_t placed, std::uint32_t multiplier) {
-  if constexpr (Pairs::less == 0) {
-    return ptx::multiply_bf16x2(placed, multiplier);
-  } else {
-    return ptx::multiply_bf16x2(ptx::add_bf16x2(placed, Pairs::minus_less), multiplier);
+// A row's scale, in both halves of words.
+template <class Layout>
+struct LaneScale {
+  std::uint32_t multiplier, less = 0;
+
+  __device__ __forceinline__ explicit LaneScale(typename Layout::Stored stored)
+      : multiplier(Layout::multiplier(stored)) {
+    if constexpr (Layout::Pairs::integers) {
+      less = multiplier;
+      multiplier = ptx::multiply_bf16x2(multiplier, Layout::of_placed);
+    }
   }
-}
+
+  // A placed pair's weights.
+  __device__ __forceinline__ std::uint32_t weights(std::uint32_t placed) const {
+    if constexpr (Layout::Pairs::integers) {
+      return ptx::multiply_subtract_bf16x2(placed, multiplier, less);
+    } else {
+      return ptx::multiply_bf16x2(placed, multiplier);
+    }
+  }
+};
 
 // The stored scales of a lane's two rows, the even one's in the low bits.
 template <class Layout>
@@ -37,13 +50,12 @@ __device__ __forceinline__ std::uint32_t load_lane_scales(const std::uint8_t* at
   }
 }
 template <class Layout>
-__device__ __forceinline__ std::uint32_t even_multiplier(std::uint32_t scales) {
-  return Layout::multiplier(static_cast<typename Layout::Stored>(scales));
+__device__ __forceinline__ LaneScale<Layout> even_scale(std::uint32_t scales) {
+  return LaneScale<Layout>(static_cast<typename Layout::Stored>(scales));
 }
 template <class Layout>
-__device__ __forceinline__ std::uint32_t odd_multiplier(std::uint32_t scales) {
-  return Layout::multiplier(
-      static_cast<typename Layout::Stored>(scales >> (8 * granule_scale_bytes<Layout>)));
+__device__ __forceinline__ LaneScale<Layout> odd_scale(std::uint32_t scales) {
+  return LaneScale<Layout>(static_cast<typename Layout::Stored>(scales >> (8 * granule_scale_bytes<Layout>)));
 }
 
 }  // namespace nibble

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 
@@ -85,9 +86,15 @@ float packed_value(const std::uint8_t* data, const GranuleShapeOf<Layout>& shape
       &stored,
       granule + place.scales + granule_lane_scales<Layout>(g * 4 + t) + half * granule_scale_bytes<Layout>,
       sizeof stored);
-  const Bf16 code{static_cast<std::uint16_t>(placed >> (16 * value))};
+  const float code = Bf16{static_cast<std::uint16_t>(placed >> (16 * value))}.to_float();
   const Bf16 scale{static_cast<std::uint16_t>(Layout::multiplier(stored))};
-  return Bf16::from_float((code.to_float() - Layout::Pairs::less) * scale.to_float()).to_float();
+  if constexpr (Layout::Pairs::integers) {
+    const Bf16 of_placed{static_cast<std::uint16_t>(Layout::of_placed)};
+    const float multiplier = Bf16::from_float(scale.to_float() * of_placed.to_float()).to_float();
+    return Bf16::from_float(std::fma(code, multiplier, -scale.to_float())).to_float();
+  } else {
+    return Bf16::from_float(code * scale.to_float()).to_float();
+  }
 }
 
 }  // namespace nibble

@@ -32,7 +32,7 @@ struct GranuleRepack {
   }
 };
 
-// A lane's codes in a row, of zero past the end of K. Calls see(scale) if one of E2M1's is not a zero.
+// A lane's codes in a row, of zero past the end of K. Calls see(scale) if one of them is not a zero.
 template <class Layout, class See>
 __device__ __forceinline__ void load_codes_of_row(const GranuleRepack<Layout>& repack, std::size_t row,
                                                   int col, std::uint8_t (&codes)[8], const See& see) {
@@ -43,7 +43,7 @@ __device__ __forceinline__ void load_codes_of_row(const GranuleRepack<Layout>& r
     const CodeChange change = repack.packing.change(scale);
     const std::uint32_t keep = change.keep * 0x01010101u, flip = change.flip * 0x01010101u;
     bytes = *reinterpret_cast<const uint2*>(repack.codes + (row * repack.shape.cols + col) / 2);
-    if (((bytes.x | bytes.y) & 0x77777777u) != 0) see(scale);
+    if (!Layout::Pairs::are_zeros(bytes.x) || !Layout::Pairs::are_zeros(bytes.y)) see(scale);
     bytes = make_uint2((bytes.x & keep) ^ flip, (bytes.y & keep) ^ flip);
   }
 #pragma unroll

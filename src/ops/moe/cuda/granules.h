@@ -30,9 +30,9 @@
 // Sixteen instructions for eight registers, of which eight are masks. As a bfloat16 a pair reads as value x
 // 2^-126; the multiplication by the scale corrects that, exactly.
 //
-// Of integers (IntegerPairs) a rotation, one mask and the exponent of 16 leave a code at the upper bits of
-// the mantissa: 16 + code. Less 24 that is what the code stands for, exactly, and the multiplication by the
-// scale rounds once.
+// Of integers (IntegerPairs) a rotation and one mask leave a code at the upper bits of the mantissa, code x
+// 2^-130. One fma with scale x 2^127 and the scale itself makes an eighth of (code - 8) x scale, rounded
+// once.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +57,7 @@ struct alignas(8) PairFactors {
 //   Pairs                how codes lie: E2m1Pairs or IntegerPairs
 //   Stored               a scale, in a checkpoint and in a block
 //   scale_group          weights along K that share a scale: 16 or 32
-//   multiplier(stored)   the bfloat16, in both halves, that a pair's values are multiplied by
+//   multiplier(stored)   the bfloat16, in both halves, that a placed pair is multiplied by
 //   SumFactor            what the sums are multiplied by, PairFactors of(expert)
 //   ScalePacking         stored(scale) of a checkpoint's scale, change(scale) of the codes it belongs to
 template <class Layout>
@@ -148,12 +148,17 @@ NIBBLE_HOST_DEVICE constexpr PlacedPairs place_pairs(std::uint32_t first, std::u
 
 // How codes lie in words, each a type:
 //   zeros           eight codes of zero
-//   less            what a placed half is less than its value, if anything
+//   integers        whether the scale is taken off the product of a placed pair with its multiplier
+//   are_zeros(e)    whether eight codes of a checkpoint are all zero, of either sign
 //   words(codes)    two codes of each of the eight pairs in their words; codes[i][j]: value j of pair i
 //   placed(..)      the registers of two words
 struct E2m1Pairs {
   static constexpr std::uint32_t zeros = 0;
-  static constexpr float less = 0;
+  static constexpr bool integers = false;
+
+  NIBBLE_HOST_DEVICE static constexpr bool are_zeros(std::uint32_t eight) {
+    return (eight & 0x77777777u) == 0;
+  }
 
   NIBBLE_HOST_DEVICE static constexpr WordPair words(const std::uint8_t (&codes)[8][2]) {
     constexpr PairPlace places[8] = {{0, 0}, {0, 6}, {0, 10}, {1, 4}, {1, 14}, {1, 8}, {2, 2}, {2, 12}};
@@ -176,9 +181,10 @@ struct E2m1Pairs {
 };
 struct IntegerPairs {
   static constexpr std::uint32_t zeros = 0x88888888u;
-  static constexpr float less = 24;
-  static constexpr std::uint32_t minus_less = 0xc1c0c1c0u;  // of both halves
-  static constexpr std::uint32_t code_mask = 0x00780078u, sixteen = 0x41804180u;
+  static constexpr bool integers = true;
+  static constexpr std::uint32_t code_mask = 0x00780078u;
+
+  NIBBLE_HOST_DEVICE static constexpr bool are_zeros(std::uint32_t eight) { return eight == zeros; }
 
   NIBBLE_HOST_DEVICE static constexpr WordPair words(const std::uint8_t (&codes)[8][2]) {
     WordPair words{};
@@ -194,10 +200,10 @@ struct IntegerPairs {
     PlacedPairs placed{};
     for (int word = 0; word < 2; ++word) {
       const std::uint32_t codes = word == 0 ? first : second;
-      placed.pair[4 * word] = (codes & code_mask) | sixteen;
-      placed.pair[4 * word + 1] = (codes >> 4 & code_mask) | sixteen;
-      placed.pair[4 * word + 2] = (codes >> 8 & code_mask) | sixteen;
-      placed.pair[4 * word + 3] = (rotated_left(codes, 20) & code_mask) | sixteen;
+      placed.pair[4 * word] = codes & code_mask;
+      placed.pair[4 * word + 1] = codes >> 4 & code_mask;
+      placed.pair[4 * word + 2] = codes >> 8 & code_mask;
+      placed.pair[4 * word + 3] = rotated_left(codes, 20) & code_mask;
     }
     return placed;
   }

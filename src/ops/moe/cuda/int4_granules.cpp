@@ -16,8 +16,8 @@ void pack_int4_granules(const std::uint8_t* codes, const Bf16* scales, const Int
 }
 
 float granule_value(const Int4Granules& matrices, int expert, int row, int col) {
-  return packed_value(matrices.data + static_cast<std::size_t>(expert) * matrices.shape.bytes(),
-                      matrices.shape, row, col);
+  return 8.0f * packed_value(matrices.data + static_cast<std::size_t>(expert) * matrices.shape.bytes(),
+                             matrices.shape, row, col);
 }
 
 }  // namespace nibble

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cmath>
 #include <random>
 #include <span>
@@ -49,8 +49,7 @@ TEST(Int4Granules, HoldEveryWeightOfTheCheckpointWhereTheKernelsReadIt) {
   }
 }
 
-// Subnormal results and those that are infinite included.
-TEST(Int4Granules, AreExactForAllCodesAndScales) {
+TEST(Int4Granules, AreExactForAllCodesAndAllScalesThatFit) {
   std::mt19937 random(2);
   RandomInt4 matrices(random, 1, 2048, 1024);  // as many scales as bfloat16 has
   ASSERT_EQ(matrices.scales.size(), 65536u);
@@ -61,19 +60,34 @@ TEST(Int4Granules, AreExactForAllCodesAndScales) {
           static_cast<std::uint8_t>((2 * byte + 1) << 4 | (2 * byte & 15));
   }
   const Packed packed(matrices);
-  for (int scale = 0; scale < 65536; ++scale) {
-    const std::array<Bf16, 16> expected = int4_values(Bf16{static_cast<std::uint16_t>(scale)});
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const std::uint32_t magnitude = bits & 0x7fff;
+    const bool number = magnitude < int4_infinity;
+    if (number && magnitude > 0 && !int4_scales_fit({magnitude, int4_infinity - magnitude})) continue;
+    const Bf16 scale{static_cast<std::uint16_t>(bits)};
+    const std::array<Bf16, 16> expected = int4_values(scale);
     for (int code = 0; code < 16; ++code) {
-      const float read = packed.value(0, scale / 32, scale % 32 * int4_group + code);
-      const float value = expected[static_cast<std::size_t>(code)].to_float();
-      if (std::isnan(value)) {
-        ASSERT_TRUE(std::isnan(read)) << "scale " << scale << ", code " << code;
-        continue;
+      const float read =
+          packed.value(0, static_cast<int>(bits) / 32, static_cast<int>(bits) % 32 * int4_group + code);
+      if (number) {
+        ASSERT_EQ(read, expected[static_cast<std::size_t>(code)].to_float())
+            << scale.to_float() << " x " << code;
+      } else {
+        ASSERT_FALSE(std::isfinite(read)) << "scale " << bits << ", code " << code;
       }
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(read), std::bit_cast<std::uint32_t>(value))
-          << "scale " << scale << ", code " << code;
     }
   }
+}
+
+TEST(Int4Granules, ScalesFitWhereNoBitIsLost) {
+  const auto fits = [](float least, float largest) {
+    return int4_scales_fit(
+        {Bf16::from_float(largest).bits, int4_infinity - std::uint32_t{Bf16::from_float(least).bits}});
+  };
+  EXPECT_TRUE(fits(0x1p-123f, 1.9f));
+  EXPECT_FALSE(fits(0.1f, 2.0f));
+  EXPECT_FALSE(fits(0x1p-124f, 0.1f));
+  EXPECT_TRUE(int4_scales_fit({})) << "no weight that is not zero";
 }
 
 TEST(Int4Granules, TakeAsManyBytesAsTheCheckpointWhereKIsWholeBlocks) {

@@ -5,8 +5,20 @@ namespace nibble {
 namespace {
 
 __global__ void __launch_bounds__(repack_threads)
-    int4_repack(const __grid_constant__ GranuleRepack<Int4GranuleLayout> repack) {
-  repack_blocks(repack, [](std::uint16_t) {});
+    int4_repack(const __grid_constant__ GranuleRepack<Int4GranuleLayout> repack, Int4ScaleRange* range) {
+  std::uint32_t largest = 0, below_infinity = 0;
+  repack_blocks(repack, [&](std::uint16_t scale) {
+    const std::uint32_t magnitude = scale & 0x7fffu;
+    if (magnitude == 0 || magnitude >= int4_infinity) return;
+    largest = max(largest, magnitude);
+    below_infinity = max(below_infinity, int4_infinity - magnitude);
+  });
+  largest = __reduce_max_sync(0xffffffffu, largest);
+  below_infinity = __reduce_max_sync(0xffffffffu, below_infinity);
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(&range->largest, largest);
+    atomicMax(&range->below_infinity, below_infinity);
+  }
 }
 
 }  // namespace
@@ -20,7 +32,7 @@ Status repack_int4_cuda(const Int4Repack& repack, cudaStream_t stream) {
                                               .halves = repack.halves,
                                               .packing = {},
                                               .out = repack.out};
-  launch_kernel(repack_launch(args, stream), int4_repack, args);
+  launch_kernel(repack_launch(args, stream), int4_repack, args, repack.range);
   return {};
 }
 

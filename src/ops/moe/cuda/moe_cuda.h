@@ -185,6 +185,8 @@ struct Int4Repack {
   Int4GranuleShape shape;
   bool halves = false;          // as Nvfp4Repack's
   std::uint8_t* out = nullptr;  // [experts, shape.bytes()]
+  // Zeroed before the first of a matrix's parts. Where int4_scales_fit of it says no, it cannot be packed.
+  Int4ScaleRange* range = nullptr;
 };
 Status repack_int4_cuda(const Int4Repack& repack, cudaStream_t stream);
 

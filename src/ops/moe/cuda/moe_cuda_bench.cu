@@ -164,7 +164,9 @@ struct Bench {
     NIBBLE_CHECK(status.ok(), status.message());
   }
 
-  static constexpr const char* name = std::is_same_v<Granules, Mxfp4Granules> ? "mxfp4" : "nvfp4";
+  static constexpr const char* name = std::is_same_v<Granules, Mxfp4Granules>   ? "mxfp4"
+                                      : std::is_same_v<Granules, Nvfp4Granules> ? "nvfp4"
+                                                                                : "int4";
 
   // One line of the table, also as JSON.
   std::string run(int tokens, const std::string& kernels, std::mt19937& random) {

@@ -23,7 +23,7 @@ __device__ __forceinline__ void multiply_block(float (&sums)[4], const std::uint
   const uint4 words = *reinterpret_cast<const uint4*>(codes);
   using Pairs = typename Layout::Pairs;
   const auto* const stored = reinterpret_cast<const typename Layout::Stored*>(scales);
-  const std::uint32_t even = Layout::multiplier(stored[0]), odd = Layout::multiplier(stored[1]);
+  const LaneScale<Layout> even(stored[0]), odd(stored[1]);
   const std::uint32_t inputs[8] = {in.low.x,  in.low.y,  in.low.z,  in.low.w,
                                    in.high.x, in.high.y, in.high.z, in.high.w};
 #pragma unroll
@@ -32,10 +32,9 @@ __device__ __forceinline__ void multiply_block(float (&sums)[4], const std::uint
     const PlacedPairs placed = placed_pairs<Pairs>(word[0], word[1]);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      ptx::mma_m16n8k16_bf16(sums, weights_of<Pairs>(placed.pair[4 * step], even),
-                             weights_of<Pairs>(placed.pair[4 * step + 1], odd),
-                             weights_of<Pairs>(placed.pair[4 * step + 2], even),
-                             weights_of<Pairs>(placed.pair[4 * step + 3], odd), inputs[4 * half + 2 * step],
+      ptx::mma_m16n8k16_bf16(sums, even.weights(placed.pair[4 * step]),
+                             odd.weights(placed.pair[4 * step + 1]), even.weights(placed.pair[4 * step + 2]),
+                             odd.weights(placed.pair[4 * step + 3]), inputs[4 * half + 2 * step],
                              inputs[4 * half + 2 * step + 1]);
     }
   }

@@ -107,6 +107,7 @@ struct Int4Weights {
   RandomInt4 host;
   Shape shape;
   DeviceBuffer granules;
+  Int4ScaleRange range;  // as the device found it
 
   Int4Weights(std::mt19937& random, int experts, int rows, int cols)
       : host(random, experts, rows, cols), shape{rows, cols} {}
@@ -114,14 +115,17 @@ struct Int4Weights {
   void upload(bool halves = false) {
     DeviceBuffer codes = on_device(host.codes), scales = on_device(host.scales);
     granules = device_bytes(shape.bytes() * static_cast<std::size_t>(host.experts), 0xcd);
+    DeviceBuffer found = device_bytes(sizeof range, 0);
     const Status status = repack_int4_cuda({.codes = codes.as<std::uint8_t>(),
                                             .scales = scales.as<Bf16>(),
                                             .experts = host.experts,
                                             .shape = shape,
                                             .halves = halves,
-                                            .out = granules.as<std::uint8_t>()},
+                                            .out = granules.as<std::uint8_t>(),
+                                            .range = found.as<Int4ScaleRange>()},
                                            nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
+    found.copy_to(std::span(&range, 1));
   }
   Granules view() { return {granules.as<std::uint8_t>(), host.experts, shape}; }
   void pack(int expert, std::span<std::uint8_t> out) const {

@@ -131,6 +131,23 @@ TEST_F(MoeFormatsOnTheGpu, TakeGateAndUpProjectionsOneAboveTheOther) {
   EXPECT_TRUE(takes_one_above_the_other<Int4Weights>(96));
 }
 
+// Zero, what is no number, and what lies over codes of zero do not count.
+TEST_F(MoeFormatsOnTheGpu, TheRangeOfScalesInInt4IsThatOfWeightsThatAreNotZero) {
+  std::mt19937 random(17);
+  Int4Weights weights(random, 2, 16, 64);
+  for (Bf16& scale : weights.host.scales) scale = Bf16::from_float(0.01f);
+  weights.host.scales[3] = Bf16::from_float(-1.5f);
+  weights.host.scales[5] = Bf16::from_float(0x1p-100f);
+  weights.host.scales[7] = Bf16::from_float(0);
+  weights.host.scales[9].bits = 0x7fc0;
+  weights.host.scales[11] = Bf16::from_float(5);
+  std::fill_n(weights.host.codes.begin() + 11 * int4_group / 2, int4_group / 2, std::uint8_t{0x88});
+  weights.upload();
+  EXPECT_EQ(weights.range.largest, Bf16::from_float(1.5f).bits);
+  EXPECT_EQ(int4_infinity - weights.range.below_infinity, Bf16::from_float(0x1p-100f).bits);
+  EXPECT_TRUE(int4_scales_fit(weights.range));
+}
+
 TEST_F(MoeFormatsOnTheGpu, ShapesWithoutGranulesAreRefusedByName) {
   const Status nvfp4 = repack_nvfp4_cuda({.experts = 1, .shape = {16, 24}}, nullptr);
   EXPECT_EQ(nvfp4.code(), StatusCode::invalid_argument);

@@ -49,12 +49,13 @@ struct Codes {
 };
 
 // The operand registers of two of a block's steps.
-template <class Pairs>
+template <class Layout>
 __device__ __forceinline__ void decode_steps(std::uint32_t (&a)[2][4], std::uint32_t first,
-                                             std::uint32_t second, std::uint32_t even, std::uint32_t odd) {
-  const PlacedPairs placed = placed_pairs<Pairs>(first, second);
+                                             std::uint32_t second, const LaneScale<Layout>& even,
+                                             const LaneScale<Layout>& odd) {
+  const PlacedPairs placed = placed_pairs<typename Layout::Pairs>(first, second);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = weights_of<Pairs>(placed.pair[i], i % 2 == 0 ? even : odd);
+  for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = (i % 2 == 0 ? even : odd).weights(placed.pair[i]);
 }
 
 // Stores h of a granule: the gate and the up projection of an element meet in a lane, elements that make up a
@@ -121,7 +122,6 @@ template <class Tiles, int width>
 __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, int lane,
                                               const ManyParams<Tiles>& params) {
   using Layout = typename Tiles::Layout;
-  using Pairs = typename Layout::Pairs;
   constexpr unsigned step_bytes = width * 32;
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
@@ -182,10 +182,9 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
           b = ptx::wgmma_operand_at(inputs_ring,
                                     static_cast<unsigned>(turns.inputs.stage * Tiles::block_bytes));
         }
-        const std::uint32_t even = even_multiplier<Layout>(next.scales),
-                            odd = odd_multiplier<Layout>(next.scales);
+        const LaneScale<Layout> even = even_scale<Layout>(next.scales), odd = odd_scale<Layout>(next.scales);
         ptx::wgmma_wait_but<1>();
-        decode_steps<Pairs>(a[0], next.words.x, next.words.y, even, odd);
+        decode_steps<Layout>(a[0], next.words.x, next.words.y, even, odd);
         ptx::wgmma_fence();
         ptx::wgmma_bf16(sums, a[0][0], b, add);
         ptx::wgmma_bf16(sums, a[0][1], ptx::wgmma_operand_at(b, step_bytes), true);
@@ -198,7 +197,7 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
           left_inputs = turns.inputs.stage;
           turns.inputs.next(Tiles::input_stages);
         }
-        decode_steps<Pairs>(a[1], next.words.z, next.words.w, even, odd);
+        decode_steps<Layout>(a[1], next.words.z, next.words.w, even, odd);
         const bool last = index + 1 == Tiles::blocks || index + 1 == count;
         if (!last) next = load(index + 1);
         ptx::wgmma_fence();

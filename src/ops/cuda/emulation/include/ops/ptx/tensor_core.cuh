@@ -55,11 +55,14 @@ inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
-inline std::uint32_t add_bf16x2(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t sum = 0;
-  for (int half = 0; half < 2; ++half)
-    sum |= std::uint32_t{Bf16::from_float(half_of(a, half) + half_of(b, half)).bits} << (16 * half);
-  return sum;
+// In double precision products and what is taken off them are exact for factors such as the kernels have.
+inline std::uint32_t multiply_subtract_bf16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t difference = 0;
+  for (int half = 0; half < 2; ++half) {
+    const double exact = double{half_of(a, half)} * double{half_of(b, half)} - double{half_of(c, half)};
+    difference |= std::uint32_t{Bf16::from_float(static_cast<float>(exact)).bits} << (16 * half);
+  }
+  return difference;
 }
 
 inline std::uint32_t pack_bf16x2(float low, float high) {
