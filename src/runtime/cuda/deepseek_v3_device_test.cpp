@@ -95,9 +95,10 @@ TEST_F(DeepseekV3OnTheGpu, RefusesWhatNoKernelTakes) {
     return must(read_model_config(root / "tests/data" / folder));
   };
   ModelConfig wide = of_folder("parity/deepseek_v3_bf16"), torn = of_folder("parity/deepseek_v3_fp8"),
-              mixed = torn, many = wide;
+              mixed = torn, many = wide, whole = wide;
   wide.latent.rank = 528;
   many.num_local_experts = 520;
+  whole.quantization.set_formats({{"model.layers.1.self_attn.o_proj", {TensorFormat::int4_packed}}});
   torn.quantization.exclude.emplace_back("model.layers.1.self_attn.kv_a_proj_with_mqa");
   mixed.quantization.exclude.emplace_back("model.layers.1.mlp.shared_experts.up_proj");
   for (const auto& [config, what] :
@@ -105,8 +106,7 @@ TEST_F(DeepseekV3OnTheGpu, RefusesWhatNoKernelTakes) {
         std::pair(torn, "kv_a_proj_with_mqa is in bf16, and that of queries"),
         std::pair(mixed, "shared_experts.up_proj is in bf16, and the gate's in fp8_block"),
         std::pair(of_folder("parity/glm4_moe_lite"), "experts' of 40"),
-        std::pair(of_folder("models/Kimi-K2-Thinking"),
-                  "is in int4, and its kernels take experts in bf16")}) {
+        std::pair(whole, "self_attn.o_proj is in int4, and its kernels take")}) {
     RandomWeights random(1);
     const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, random, limits_of(config, false));
     ASSERT_FALSE(worker.ok()) << what;
