@@ -2,12 +2,12 @@
 // tokens (sm90_moe_decode.cu).
 //
 // A row's choices are all there is to know: which granules a block has follows from its number, so there are
-// no tables, and every column of a product is the row. A block a multiprocessor has teams of three warps. A
-// team takes every `teams`-th granule of its block's share of either product; each of its warps has a chunk
-// of K and a ring of its own, which it fills with bulk copies as it leaves a stage. The first chunk's warp
-// adds the others' sums in order. The row, and later the rows of h that a block reads, lie in shared memory.
-// The second product needs all of h, so the grid meets once; a warp's ring has that product's first weights
-// by then. Blocks wait for one another, so all must be resident: at most one a multiprocessor.
+// no tables, and every column of a product is the row. A block a multiprocessor has eight teams of three
+// warps. A team takes every `teams`-th granule of its block's share of either product; each of its warps has
+// a chunk of K and a ring of its own, which it fills with bulk copies as it leaves a stage. The first chunk's
+// warp adds the others' sums in order. The row, and later the rows of h that a block reads, lie in shared
+// memory. The second product needs all of h, so the grid meets once; a warp's ring has that product's first
+// weights by then. Blocks wait for one another, so all must be resident: at most one a multiprocessor.
 //
 // Bytes: those of the chosen experts, once; 20 MB for Qwen3-30B-A3B. A warp's way through its few blocks is a
 // chain of dependent instructions, which bounds it as much. So it is short, and a block leaves half of the
@@ -34,16 +34,17 @@ constexpr int stage_blocks = 3;  // k64 blocks
 constexpr int places = 2;        // for a team's sums, taken in turn
 constexpr int block_inputs = granule_k * static_cast<int>(sizeof(Bf16));
 
-// How many teams a block has, and how many stages a warp's ring. Either has registers for one block on a
-// multiprocessor: two blocks of a launch that came to one would leave another without any. The first leaves
-// room for a shared expert's block of the launch behind.
-template <int teams_of_block, int stages_of_ring>
+// Stages of a warp's ring, and for how many threads registers must do. Two blocks of a launch that came to
+// one multiprocessor would leave another without any. Of LonePlan the registers do not let them, 64 a thread.
+// With BesidePlan a shared expert's block of the launch behind finds registers beside 40 to 48 a thread;
+// there the shared memory does not let two in.
+template <int stages_of_ring, int most_threads_>
 struct Plan {
-  static constexpr int teams = teams_of_block, stages = stages_of_ring;
+  static constexpr int teams = 8, stages = stages_of_ring, most_threads = most_threads_;
   static constexpr int warps = teams * team_warps, threads = warps * 32;
 };
-using BesidePlan = Plan<6, 2>;
-using LonePlan = Plan<8, 2>;
+using BesidePlan = Plan<3, 1024>;
+using LonePlan = Plan<2, 768>;
 
 template <class Layout>
 constexpr int stage_bytes = stage_blocks* granule_block_bytes<Layout>;
@@ -272,7 +273,7 @@ __device__ __forceinline__ void copy_rows(std::uint8_t* to, const Bf16* from, in
 }
 
 template <class Layout, class Plan>
-__global__ void __launch_bounds__(Plan::threads, 1)
+__global__ void __launch_bounds__(Plan::most_threads, 1)
     sm90_moe_row(const __grid_constant__ RowParams<Layout> params) {
   std::uint8_t* const rings = ptx::dynamic_shared();
   auto& shared =
@@ -337,6 +338,8 @@ __global__ void __launch_bounds__(Plan::threads, 1)
 template <class Layout, class Plan>
 constexpr int fixed_bytes = Plan::warps* Plan::stages* stage_bytes<Layout> +
                             static_cast<int>(sizeof(RowShared<Plan>));
+
+static_assert(fixed_bytes<Mxfp4GranuleLayout, BesidePlan> >= shared_of_lone_block);
 
 // Of inputs as large as other layers have them.
 template <class Layout, class Plan>
