@@ -33,6 +33,18 @@ TEST(RanksOfFamilies, GiveTheBitsOfOneRank) {
   }
 }
 
+// Three heads of queries and one of keys, on more ranks than either divides by.
+TEST(RanksOfFamilies, ADenseModelGivesThemToo) {
+  const Answers expected = answers_of("qwen3_5_dense", {.threads = 1, .max_num_seqs = 1});
+  ASSERT_EQ(expected.size(), 6u);
+  for (const Split& split : {Split{2, 1}, {4, 1}}) {
+    EXPECT_EQ(answers_of("qwen3_5_dense",
+                         with({.threads = 4, .max_num_seqs = 5, .max_num_batched_tokens = 48}, split)),
+              expected)
+        << name_of("qwen3_5_dense", split);
+  }
+}
+
 TEST(RanksOfFamilies, GiveThemInEveryTypeBatchAndChunking) {
   struct Way {
     Split split;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the parity cases of Qwen3-Next and Qwen3.5's mixtures of experts, as make_cases.py does those of gpt-oss.
+"""Makes the parity cases of Qwen3-Next and Qwen3.5, as make_cases.py does those of gpt-oss.
 
     make_qwen3_next.py [--out DIR] [CASE ...]
 """
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
+from transformers import (Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3NextConfig,
+                          Qwen3NextForCausalLM)
 
 import make_cases
 from make_cases import BOS, EOS, PAD, token_codes
@@ -32,7 +33,7 @@ class Spec:
     value_heads: int
     key_dim: int
     value_dim: int
-    experts: int
+    experts: int            # 0: dense
     top_k: int
     intermediate: int
     shared: int
@@ -54,12 +55,14 @@ CASES = {
     "qwen3_5_moe_fp8": Spec(seed=53, newer=True, format="fp8", hidden=160, layers="llf", heads=4, kv_heads=1, head_dim=32, rotated=0.5,
                             key_heads=1, value_heads=2, key_dim=64, value_dim=96, experts=5, top_k=2, intermediate=64, shared=64,
                             taps=3, theta=10000.0, shards=2),
+    "qwen3_5_dense": Spec(seed=54, newer=True, format="bf16", hidden=96, layers="llfl", heads=3, kv_heads=1, head_dim=64, rotated=0.25,
+                          key_heads=2, value_heads=4, key_dim=24, value_dim=40, experts=0, top_k=0, intermediate=112, shared=0),
 }
 
 
 def text_config_of(spec):
     kinds = {"l": "linear_attention", "f": "full_attention"}
-    return {
+    fields = {
         "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": BOS, "eos_token_id": EOS, "head_dim": spec.head_dim,
         "hidden_act": "silu", "hidden_size": spec.hidden, "initializer_range": 0.02, "layer_types": [kinds[c] for c in spec.layers],
         "linear_conv_kernel_dim": spec.taps, "linear_key_head_dim": spec.key_dim, "linear_num_key_heads": spec.key_heads,
@@ -69,10 +72,14 @@ def text_config_of(spec):
         "pad_token_id": PAD, "rms_norm_eps": spec.eps, "router_aux_loss_coef": 0.001,
         "shared_expert_intermediate_size": spec.shared, "tie_word_embeddings": spec.tied, "use_cache": True, "vocab_size": spec.vocab,
     }
+    if spec.experts == 0:
+        fields = {name: value for name, value in fields.items() if "expert" not in name and not name.startswith(("moe_", "router_"))}
+        fields["intermediate_size"] = spec.intermediate
+    return fields
 
 
 def config_of(spec):
-    """config.json, with the keys of Qwen/Qwen3-Next-80B-A3B-Instruct or of Qwen/Qwen3.5-35B-A3B."""
+    """config.json, with the keys of Qwen/Qwen3-Next-80B-A3B-Instruct, Qwen/Qwen3.5-35B-A3B or Qwen/Qwen3.5-27B."""
     text = text_config_of(spec)
     if not spec.newer:
         return text | {"architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "decoder_sparse_step": 1,
@@ -81,13 +88,14 @@ def config_of(spec):
                        "rope_theta": spec.theta, "torch_dtype": "bfloat16", "transformers_version": "4.57.0"}
     pairs = int(spec.head_dim * spec.rotated) // 2
     sections = [pairs - 2 * (pairs // 3), pairs // 3, pairs // 3]
-    text |= {"model_type": "qwen3_5_moe_text", "attn_output_gate": True, "dtype": "bfloat16", "full_attention_interval": 4,
+    kind = "qwen3_5_moe" if spec.experts else "qwen3_5"
+    text |= {"model_type": f"{kind}_text", "attn_output_gate": True, "dtype": "bfloat16", "full_attention_interval": 4,
              "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False,
              "rope_parameters": {"rope_type": "default", "rope_theta": spec.theta, "partial_rotary_factor": spec.rotated,
                                  "mrope_interleaved": True, "mrope_section": sections}}
-    config = {"architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe", "image_token_id": 402,
+    config = {"architectures": [f"Qwen3_5{'Moe' if spec.experts else ''}ForConditionalGeneration"], "model_type": kind, "image_token_id": 402,
               "text_config": text, "tie_word_embeddings": spec.tied, "transformers_version": "5.23.0",
-              "vision_config": {"model_type": "qwen3_5_moe", "depth": 1, "hidden_size": 16}}
+              "vision_config": {"model_type": kind, "depth": 1, "hidden_size": 16}}
     if spec.format == "fp8":
         kept = ["lm_head", "model.visual", "mtp.fc"]
         kept += [f"model.language_model.layers.{i}.{n}" for i in range(len(spec.layers))
@@ -105,7 +113,8 @@ def make_weights(spec, rng):
     channels = 2 * keys + values
     reserved = min(hidden // 4, 24)        # dimensions that carry the token's code; layers hardly write to them
     router_rows, router_norm = rng.normal(0, 1, (spec.experts, reserved)), rng.normal(1, 0.15, reserved)
-    router_rows *= math.sqrt(reserved) / np.linalg.norm(router_rows, axis=1, keepdims=True)
+    if spec.experts:
+        router_rows *= math.sqrt(reserved) / np.linalg.norm(router_rows, axis=1, keepdims=True)
     trunk = "model.language_model." if spec.newer else "model."
 
     tensors = {}
@@ -124,7 +133,8 @@ def make_weights(spec, rng):
             tensors.update({f"{name}.{k}": v for k, v in fp8_blocks(tensors[name + ".weight"].float(), narrow="down" in name).items()})
 
     embed = rng.normal(0, 1, (spec.vocab, hidden))
-    embed[:, :reserved] = token_codes(rng, spec, router_rows * router_norm, reserved)
+    if spec.experts:
+        embed[:, :reserved] = token_codes(rng, spec, router_rows * router_norm, reserved)
     bf16(trunk + "embed_tokens.weight", embed)
     for i, kind in enumerate(spec.layers):
         layer = f"{trunk}layers.{i}."
@@ -153,6 +163,11 @@ def make_weights(spec, rng):
             wide(mixer + "norm.weight", rng.normal(1, 0.2, spec.value_dim))
             module(mixer + "out_proj", hidden, values, 2.0, quiet=True)
         bf16(layer + "post_attention_layernorm.weight", np.concatenate((router_norm - 1, rng.normal(0, 0.15, hidden - reserved))))
+        if spec.experts == 0:
+            module(layer + "mlp.gate_proj", spec.intermediate, hidden, 2.0)
+            module(layer + "mlp.up_proj", spec.intermediate, hidden, 1.6)
+            module(layer + "mlp.down_proj", hidden, spec.intermediate, 0.8, quiet=True)
+            continue
         router = rng.normal(0, 0.004, (spec.experts, hidden))
         router[:, :reserved] = rng.permutation(router_rows) * (3 / math.sqrt(reserved))
         bf16(layer + "mlp.gate.weight", router)
@@ -190,16 +205,17 @@ def save_checkpoint(spec, tensors, folder):
 def load_reference(config_json, tensors, dtype=torch.float32):
     """Changes of the text's fields may stand in "changed"."""
     newer = "text_config" in config_json
+    dense = config_json["model_type"] == "qwen3_5"
     fields = copy.deepcopy(config_json["text_config"] if newer else config_json) | config_json.get("changed", {})
     fields = {k: v for k, v in fields.items() if k not in ("quantization_config", "changed")}
-    config = (Qwen3_5MoeTextConfig if newer else Qwen3NextConfig)(**fields)
+    config = (Qwen3_5TextConfig if dense else Qwen3_5MoeTextConfig if newer else Qwen3NextConfig)(**fields)
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
-    model = (Qwen3_5MoeForCausalLM if newer else Qwen3NextForCausalLM)(config)
+    model = (Qwen3_5ForCausalLM if dense else Qwen3_5MoeForCausalLM if newer else Qwen3NextForCausalLM)(config)
     kept = {n: t for n, t in tensors.items() if not n.startswith(("mtp.", "model.visual."))}
     state = decoded(kept) | {n: t.float() for n, t in kept.items() if n.rpartition(".")[2] in ("A_log", "dt_bias", "gate_up_proj", "down_proj")}
     state = {n.replace("model.language_model.", "model."): t for n, t in state.items()}
-    for i in range(config.num_hidden_layers):   # transformers 5 keeps a layer's experts in two tensors
+    for i in range(0 if dense else config.num_hidden_layers):   # transformers 5 keeps a layer's experts in two tensors
         prefix = f"model.layers.{i}.mlp.experts."
         if prefix + "gate_up_proj" in state:
             continue
@@ -214,7 +230,7 @@ def load_reference(config_json, tensors, dtype=torch.float32):
 
 
 def router_modules(model):
-    return [layer.mlp.gate for layer in model.model.layers]
+    return [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
 
 
 def mistakes(spec):
@@ -235,6 +251,9 @@ def mistakes(spec):
              "no weight of the delta rule's norm": ({}, ones("linear_attn.norm.weight")), "taps reversed": ({}, like("conv1d.weight", lambda t: t.flip(-1))),
              "no bias of what is forgotten": ({}, zeros("dt_bias")), "one rate for all heads": ({}, zeros("A_log")),
              "no shared expert": ({}, zeros("shared_expert.down_proj.weight")), "half of the shared expert": ({}, zeros("shared_expert_gate.weight"))}
+    if spec.experts == 0:
+        del found["no shared expert"], found["half of the shared expert"]
+        found["up without its gate"] = ({}, zeros("mlp.gate_proj.weight"))
     return found
 
 
