@@ -132,6 +132,7 @@ TYPED_TEST(MoeOnTheGpu, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheBlocks)
 TYPED_TEST(MoeOnTheGpu, ARowAloneHasTheBitsOfARowInCompany) {
   std::mt19937 random(16);
   std::vector<Case> cases = {{6, 3, 96, 96, 2}, {3, 2, 32, 32, 2}, {4, 3, 704, 192, 2}};
+  if (takes_sixteens<TypeParam>) cases.push_back({3, 2, 16, 16, 2});
   const std::vector<Case> large = {{16, 8, 2048, 768, 2}, {12, 10, 2048, 512, 2}, {16, 8, 4096, 1536, 2},
                                    {9, 4, 2048, 1536, 2}, {9, 8, 7168, 2048, 2},  {17, 16, 2880, 64, 2}};
   if (!small_cases) cases.insert(cases.end(), large.begin(), large.end());

@@ -6,8 +6,11 @@
 
 namespace nibble {
 
-inline bool takes_one_row(const MoeCudaArgs& args) {
-  return args.tokens == 1 && args.share.turns <= 1 && args.peers.room == nullptr;
+// Of one granule the kernel's way of dividing by their number finds no choice.
+template <class Granules>
+bool takes_one_row(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args) {
+  return args.tokens == 1 && args.share.turns <= 1 && args.peers.room == nullptr &&
+         weights.down.shape.granules() > 1;
 }
 
 // Queues both products, whose shapes have been checked; the sum of the row's experts is left.

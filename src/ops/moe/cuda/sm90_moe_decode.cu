@@ -511,7 +511,7 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
   NIBBLE_RETURN_IF_ERROR(check_moe_shapes(weights, args));
   const int processors = processors_of_device();
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
-  if (takes_one_row(args) && !has_whole_chunks(weights)) {
+  if (takes_one_row(weights, args) && !has_whole_chunks(weights)) {
     moe_row_cuda(weights, args, blocks, stream);
     if (args.out != nullptr) add_experts_cuda(args, weights.down.shape.rows, stream);
     return {};
