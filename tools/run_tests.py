@@ -297,7 +297,8 @@ def sanitized_tests(args):
 
 
 def thread_sanitizer_tests(args):
-    return run_google_tests("tsan", timeout=3600)
+    # The engine's take half an hour of two quiet CPUs.
+    return run_google_tests("tsan", timeout=7200)
 
 
 def short_thread_sanitizer_tests(args):
