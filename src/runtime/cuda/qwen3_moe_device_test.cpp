@@ -119,49 +119,47 @@ TEST_F(Qwen3MoeOnTheGpu, RandomWeightsAreOfASizeThatRuns) {
   }
 }
 
-TEST_F(Qwen3MoeOnTheGpu, RefusesAScaleOfAMatrixThatItsKernelsCannotHold) {
-  const RandomCheckpoint checkpoint(config_json({64, 2, 1, true, false, nvfp4_packed_experts}), 6);
-  const ModelConfig config = must(read_model_config(checkpoint.folder()));
-  class Tiny final : public WeightFeed {
+// What a worker says of random weights in which `make` has made one tensor.
+template <class Make>
+std::string refusal_with(const char* quantization, const std::string& tensor_name, const Make& make) {
+  class OneOther final : public WeightFeed {
    public:
+    OneOther(const std::string& name, const Make& make_it) : name_(name), make_(make_it) {}
     Status queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
                  cudaStream_t stream) override {
-      if (tensor.name != "model.layers.1.mlp.experts.7.up_proj.weight_global_scale")
-        return random_.queue(tensor, begin, count, to, stream);
-      random_floats_cuda({.count = 1}, 0x1p-122f, static_cast<float*>(to), stream);
+      if (tensor.name != name_) return random_.queue(tensor, begin, count, to, stream);
+      make_(count, to, stream);
       return {};
     }
 
    private:
+    const std::string& name_;
+    const Make& make_;
     RandomWeights random_{1};
-  } tiny;
-  const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, tiny, limits_of(config, false));
-  ASSERT_FALSE(worker.ok());
-  EXPECT_NE(worker.status().message().find("experts.7.up_proj.weight_global_scale\" makes weights too large"),
-            std::string::npos)
-      << worker.status().message();
+  } feed(tensor_name, make);
+  const RandomCheckpoint checkpoint(config_json({64, 2, 1, true, false, quantization}), 6);
+  const ModelConfig config = must(read_model_config(checkpoint.folder()));
+  const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, feed, limits_of(config, false));
+  return worker.ok() ? "nothing" : worker.status().message();
+}
+
+TEST_F(Qwen3MoeOnTheGpu, RefusesAScaleOfAMatrixThatItsKernelsCannotHold) {
+  const std::string said =
+      refusal_with(nvfp4_packed_experts, "model.layers.1.mlp.experts.7.up_proj.weight_global_scale",
+                   [](std::size_t, void* to, cudaStream_t stream) {
+                     random_floats_cuda({.count = 1}, 0x1p-122f, static_cast<float*>(to), stream);
+                   });
+  EXPECT_NE(said.find("experts.7.up_proj.weight_global_scale\" makes weights too large"), std::string::npos)
+      << said;
 }
 
 TEST_F(Qwen3MoeOnTheGpu, RefusesScalesInInt4ThatItsKernelsCannotHold) {
-  const RandomCheckpoint checkpoint(config_json({64, 2, 1, true, false, int4_experts}), 6);
-  const ModelConfig config = must(read_model_config(checkpoint.folder()));
-  class Large final : public WeightFeed {
-   public:
-    Status queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
-                 cudaStream_t stream) override {
-      if (tensor.name != "model.layers.1.mlp.experts.7.down_proj.weight_scale")
-        return random_.queue(tensor, begin, count, to, stream);
-      random_bf16_cuda({.count = count / 2}, 3.0f, 0.1f, static_cast<std::uint16_t*>(to), stream);
-      return {};
-    }
-
-   private:
-    RandomWeights random_{1};
-  } large;
-  const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, large, limits_of(config, false));
-  ASSERT_FALSE(worker.ok());
-  EXPECT_NE(worker.status().message().find("down_proj are not all between 2^-123 and 2"), std::string::npos)
-      << worker.status().message();
+  const std::string said = refusal_with(int4_experts, "model.layers.1.mlp.experts.7.down_proj.weight_scale",
+                                        [](std::size_t bytes, void* to, cudaStream_t stream) {
+                                          random_bf16_cuda({.count = bytes / 2}, 3.0f, 0.1f,
+                                                           static_cast<std::uint16_t*>(to), stream);
+                                        });
+  EXPECT_NE(said.find("down_proj are not all between 2^-123 and 2"), std::string::npos) << said;
 }
 
 TEST_F(Qwen3MoeOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {

@@ -88,6 +88,17 @@ __device__ __forceinline__ void repack_blocks(const GranuleRepack<Layout>& repac
   }
 }
 
+// By whole warps: two maxima of the launch's scales.
+__device__ __forceinline__ void raise_maxima(std::uint32_t* first, std::uint32_t of_first,
+                                             std::uint32_t* second, std::uint32_t of_second) {
+  of_first = __reduce_max_sync(0xffffffffu, of_first);
+  of_second = __reduce_max_sync(0xffffffffu, of_second);
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(first, of_first);
+    atomicMax(second, of_second);
+  }
+}
+
 template <class Layout>
 Status check_granule_shape(const GranuleShapeOf<Layout>& shape, const char* format) {
   if (shape.legal()) return {};

@@ -23,14 +23,14 @@
 //
 // Two words of codes hold the values of eight bfloat16 pairs, the operand registers a0..a3 of two steps.
 //
-// Of E2M1 (E2m1Pairs) a pair's codes lie so that a rotation and one mask leave the signs at bit 15 and the
-// magnitudes at the exponent's low bits and the first bit of the mantissa of each half: the mask taken modulo
-// 16, {6, 7, 8, 15} and its rotations. Only three of those fit a half of a word side by side; what they leave
-// free in the two words (three rotations of their own each) makes up two more when the words are merged.
-// Sixteen instructions for eight registers, of which eight are masks. As a bfloat16 a pair reads as value x
-// 2^-126; the multiplication by the scale corrects that, exactly.
+// E2M1 (E2m1Pairs). A rotation and one mask place a pair. Signs then stand at bit 15 of each half. Magnitudes
+// stand at the exponent's low bits and the mantissa's first bit. So the mask, taken modulo 16, is {6, 7, 8,
+// 15} and its rotations. Only three of those fit a half of a word side by side. What they leave free in two
+// words, three rotations of their own each, makes up two more when the words are merged. That is sixteen
+// instructions for eight registers, of which eight are masks. As a bfloat16 a pair reads as value x 2^-126.
+// The multiplication by the scale corrects that, exactly.
 //
-// Of integers (IntegerPairs) a rotation and one mask leave a code at the upper bits of the mantissa, code x
+// Integers (IntegerPairs). A rotation and one mask leave a code at the upper bits of the mantissa, code x
 // 2^-130. One fma with scale x 2^127 and the scale itself makes an eighth of (code - 8) x scale, rounded
 // once.
 #pragma once
@@ -148,7 +148,7 @@ NIBBLE_HOST_DEVICE constexpr PlacedPairs place_pairs(std::uint32_t first, std::u
 
 // How codes lie in words, each a type:
 //   zeros           eight codes of zero
-//   integers        whether the scale is taken off the product of a placed pair with its multiplier
+//   integers        whether codes are integers: the scale is then subtracted from pair x multiplier
 //   are_zeros(e)    whether eight codes of a checkpoint are all zero, of either sign
 //   words(codes)    two codes of each of the eight pairs in their words; codes[i][j]: value j of pair i
 //   placed(..)      the registers of two words

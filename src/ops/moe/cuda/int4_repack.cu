@@ -13,12 +13,7 @@ __global__ void __launch_bounds__(repack_threads)
     largest = max(largest, magnitude);
     below_infinity = max(below_infinity, int4_infinity - magnitude);
   });
-  largest = __reduce_max_sync(0xffffffffu, largest);
-  below_infinity = __reduce_max_sync(0xffffffffu, below_infinity);
-  if (threadIdx.x % 32 == 0) {
-    atomicMax(&range->largest, largest);
-    atomicMax(&range->below_infinity, below_infinity);
-  }
+  raise_maxima(&range->largest, largest, &range->below_infinity, below_infinity);
 }
 
 }  // namespace

@@ -12,12 +12,7 @@ __global__ void __launch_bounds__(repack_threads)
     largest = max(largest, static_cast<std::uint32_t>(scale));
     below_nan = max(below_nan, 255u - scale);
   });
-  largest = __reduce_max_sync(0xffffffffu, largest);
-  below_nan = __reduce_max_sync(0xffffffffu, below_nan);
-  if (threadIdx.x % 32 == 0) {
-    atomicMax(&range->largest, largest);
-    atomicMax(&range->below_nan, below_nan);
-  }
+  raise_maxima(&range->largest, largest, &range->below_nan, below_nan);
 }
 
 }  // namespace
