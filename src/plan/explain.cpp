@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "plan/kernel_table.h"
 #include "plan/plan.h"
 #include "plan/rank_part.h"
 #include "plan/text_layout.h"
@@ -250,9 +251,10 @@ std::string not_built_text(const Plan& plan, int columns) {
   const bool blackwell = plan.device == DeviceKind::cuda && plan.machine.gpu.compute_capability >= 100;
   return wrapped(
              "not built ",
-             names + (blackwell
-                          ? ": nibble has no kernels for SM100 yet"
-                          : ": declared, so that this can be planned; this program would refuse to run it"),
+             names + (blackwell            ? ": nibble has no kernels for SM100 yet"
+                      : !has_device_code() ? ": this program was built without CUDA"
+                                           : ": declared, so that this can be planned; this program would "
+                                             "refuse to run it"),
              10, columns) +
          "\n";
 }

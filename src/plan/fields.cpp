@@ -180,9 +180,9 @@ Candidates linear_attentions(const Situation& s) {
 Candidates all_reduces(const Situation& s) {
   return {{.value = "none",
            .why = owners_of(s) > 1 ? "each rank has its sequences' sums whole" : "there is one rank"},
-          {.value = "fused", .why = "one kernel for sum, residual and norm: ranks are added in order"},
-          {.value = "one_shot", .why = "ranks are added in order"},
-          {.value = "two_shot", .why = "ranks are added in order"},
+          {.value = "fused"},
+          {.value = "one_shot"},
+          {.value = "two_shot"},
           {.value = "gather", .why = "ranks have whole sums of different rows, so nothing is left to add"},
           {.value = "nccl"},
           {.value = "ring"}};
@@ -354,7 +354,7 @@ Candidates weight_lines(const Situation& s) {
 constexpr std::string_view one_copy = "one", copy_each = "one a GPU";
 
 Candidates expert_copies(const Situation& s) {
-  if (!gpu_ranks_run(s)) return {};
+  if (!has_gpu_ranks(s)) return {};
   return {
       {.value = std::string(copy_each),
        .why = "choices of few sequences are shared out evenly among GPUs that all have all experts"},
@@ -446,9 +446,7 @@ int asked_step_sequences(const EngineOptions& options) {
 
 std::span<const FieldSpec> field_specs() { return specs; }
 
-bool gpu_ranks_run(const Situation& s) {
-  return s.on_gpu() && !s.machine.declared && s.number(Field::tensor_parallel) > 1;
-}
+bool has_gpu_ranks(const Situation& s) { return s.on_gpu() && s.number(Field::tensor_parallel) > 1; }
 
 bool is_expert_copies(const Candidate& candidate) { return candidate.value == copy_each; }
 bool has_expert_copies(const Situation& s) { return is_expert_copies(s.at(Field::expert_copies)); }

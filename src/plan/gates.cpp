@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::string_view driver_users[] = {"device cuda"};
 constexpr std::string_view capability_users[] = {"moe_runner sm90_*", "attention sm90_*"};
-constexpr std::string_view peer_users[] = {"all_reduce fused", "all_reduce one_shot", "all_reduce two_shot",
-                                           "token_exchange normal", "token_exchange low_latency"};
+constexpr std::string_view peer_users[] = {"all_reduce gather", "token_exchange normal",
+                                           "token_exchange low_latency"};
 constexpr std::string_view nccl_users[] = {"all_reduce nccl", "all_reduce ring"};
 constexpr std::string_view cpu_users[] = {"device cpu"};
 

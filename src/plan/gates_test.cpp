@@ -73,8 +73,8 @@ TEST(Gates, WhateverNeedsAClosedGateIsRefusedByName) {
 
   const Machine apart = with({{"peer_access", "", "GPU 0 cannot reach GPU 2"}});
   const std::string refused =
-      resolve({.all_reduce = "fused", .tensor_parallel = 4}, apart, small_model()).status().message();
-  EXPECT_NE(refused.find("--all-reduce fused: peer_access cannot be used: GPU 0 cannot reach GPU 2"),
+      resolve({.all_reduce = "gather", .tensor_parallel = 4}, apart, small_model()).status().message();
+  EXPECT_NE(refused.find("--all-reduce gather: peer_access cannot be used: GPU 0 cannot reach GPU 2"),
             std::string::npos)
       << refused;
 }

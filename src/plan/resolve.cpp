@@ -359,8 +359,6 @@ void list_not_built(const Situation& s, Plan& plan) {
   if (!is_built(*find_expert_kernel(plan.experts.kernel), *find_exchange(plan.experts.exchange)) &&
       plan.experts.exchange != "none")
     plan.not_built.push_back("exchange " + std::string(plan.experts.exchange));
-  if (const std::string& sum = s.at(Field::all_reduce).value; sum != "none" && sum != "gather")
-    plan.not_built.push_back("all-reduce " + s.at(Field::all_reduce).value);
   if (plan.cuda_graphs && !has_device_code()) plan.not_built.emplace_back("CUDA graphs");
 }
 

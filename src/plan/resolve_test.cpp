@@ -72,10 +72,8 @@ TEST(Plan, ARefusalNamesTheOptionTheReasonAndWhatWorks) {
       refusal({.moe_runner_backend = "cpu_amx"}),
       "--moe-runner-backend cpu_amx: this CPU lacks what cpu_amx needs: amx_bf16, amx_tile; give auto or "
       "one of cpu_avx512_bf16, cpu_avx512_vnni, cpu_avx512, cpu_avx2, cpu_scalar");
-  EXPECT_EQ(
-      refusal({.all_reduce = "nccl", .tensor_parallel = 4}, "h200x4"),
-      "--all-reduce nccl: its order of additions depends on the message's size: bits would depend on the "
-      "batch; give fused, one_shot, two_shot");
+  EXPECT_EQ(refusal({.all_reduce = "nccl", .tensor_parallel = 4}, "h200x4"),
+            "--all-reduce nccl: ranks have whole sums and gather them; give gather");
   EXPECT_EQ(refusal({.all_reduce = "fussed"}),
             "--all-reduce fussed: not one of its values, the nearest is fused; give none");
   EXPECT_NE(refusal({.attention_backend = "cpu_avx51"}).find("the nearest is cpu_avx512"), std::string::npos);

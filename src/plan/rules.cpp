@@ -89,7 +89,7 @@ constexpr Rule rules[] = {
      [](const S& s, const C& c) { return s.on_gpu() && closed_gate(s, "attention", c.value) != nullptr; },
      [](const S& s, const C& c) { return closed_gate(s, "attention", c.value)->why; }},
     {"all-reduce-gate", Field::all_reduce, Effect::remove,
-     [](const S& s, const C& c) { return closed_gate(s, "all_reduce", c.value) != nullptr; },
+     [](const S& s, const C& c) { return s.on_gpu() && closed_gate(s, "all_reduce", c.value) != nullptr; },
      [](const S& s, const C& c) { return closed_gate(s, "all_reduce", c.value)->why; }},
 
     {"no-gpu", Field::device, Effect::remove,
@@ -191,7 +191,7 @@ constexpr Rule rules[] = {
 
     {"gpu-ranks-have-whole-experts", Field::expert_parallel, Effect::remove,
      [](const S& s, const C& c) {
-       return gpu_ranks_run(s) && rank_number(c) != s.number(Field::tensor_parallel);
+       return has_gpu_ranks(s) && rank_number(c) != s.number(Field::tensor_parallel);
      },
      [](const S& s, const C&) {
        return "GPUs that share a model have whole experts each, spread over the ranks of --tp, which are " +
@@ -451,25 +451,11 @@ constexpr Rule rules[] = {
        return c.value == "none" && s.number(Field::tensor_parallel) > owners_of(s);
      },
      [](const S&, const C&) { return std::string("the ranks' parts must be summed"); }},
-    {"declared-gpus-sum", Field::all_reduce, Effect::remove,
-     [](const S& s, const C& c) {
-       return s.on_gpu() && s.machine.declared && c.value == "gather" && s.number(Field::tensor_parallel) > 1;
-     },
-     [](const S&, const C&) { return std::string("declared GPUs are planned with sums"); }},
     {"ranks-gather", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) {
-       return (!s.on_gpu() || gpu_ranks_run(s)) && c.value != "none" && c.value != "gather" &&
-              s.number(Field::tensor_parallel) > 1;
+       return c.value != "none" && c.value != "gather" && s.number(Field::tensor_parallel) > 1;
      },
-     [](const S&, const C&) { return std::string("ranks have whole sums and gather them"); }, true},
-    {"ranks-in-order", Field::all_reduce, Effect::remove,
-     [](const S& s, const C& c) {
-       return (c.value == "nccl" || c.value == "ring") && s.number(Field::tensor_parallel) > 1;
-     },
-     [](const S&, const C&) {
-       return std::string(
-           "its order of additions depends on the message's size: bits would depend on the batch");
-     }},
+     [](const S&, const C&) { return std::string("ranks have whole sums and gather them"); }},
 
     {"a-snapshot-fits", Field::prefix_cache, Effect::remove,
      [](const S& s, const C& c) {

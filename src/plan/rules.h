@@ -37,8 +37,8 @@ struct Situation {
 int asked_step_tokens(const EngineOptions& options);
 int asked_step_sequences(const EngineOptions& options);
 
-// Several GPUs as they run. What is declared may be planned as it is meant to be.
-bool gpu_ranks_run(const Situation& situation);
+// Whether several GPUs have ranks.
+bool has_gpu_ranks(const Situation& situation);
 // Whether each of them has all experts: as decided, and as a candidate says.
 bool has_expert_copies(const Situation& situation);
 bool is_expert_copies(const Candidate& candidate);

@@ -8,17 +8,20 @@ OSS = ROOT / "tests/data/models/gpt-oss-120b"
 
 
 def test_nothing_that_is_asked_for_switches_off_something_else_that_is():
-    """The fused all-reduce adds ranks in order, so batch invariance leaves it on."""
-    code, out, err = run("plan", OSS, "--as", "h200x4", "--tp", 4, "--all-reduce", "fused", "--json")
+    """Ranks gather whole sums, which fit batch invariance and graphs; another way is refused, not left off."""
+    code, out, err = run("plan", OSS, "--as", "h200x4", "--tp", 4, "--all-reduce", "gather", "--json")
     assert code == 0, err
     chosen = {choice["field"]: (choice["value"], choice["from"]) for choice in json.loads(out)["choices"]}
-    assert chosen["all_reduce"] == ("fused", "user")
+    assert chosen["all_reduce"] == ("gather", "user")
     assert chosen["batch_invariance"][0] == "on"
     assert chosen["cuda_graphs"][0] == "on"
+    code, out, err = run("plan", OSS, "--as", "h200x4", "--tp", 4, "--all-reduce", "fused")
+    assert (code, out) == (2, "")
+    assert "--all-reduce fused: ranks have whole sums and gather them; give gather" in err
 
 
 def test_the_order_of_options_changes_nothing():
-    options = [("--tp", "4"), ("--ep", "4"), ("--all-reduce", "one_shot"), ("--kv-cache-dtype", "fp8")]
+    options = [("--tp", "4"), ("--ep", "4"), ("--all-reduce", "gather"), ("--kv-cache-dtype", "fp8")]
     plans = set()
     for order in itertools.permutations(options):
         code, out, err = run("plan", OSS, "--as", "h200x4", "--json", *itertools.chain(*order))
