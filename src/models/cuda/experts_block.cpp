@@ -64,10 +64,10 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
       of_all_(config.router_score == RouterScore::softmax_of_all && !config.router_renormalises),
       shares_(config.shared_width > 0) {
   if (config.router_score == RouterScore::sigmoid) {
-    sigmoid_ = RouteSigmoidCudaArgs{.groups = static_cast<int>(config.router_groups),
-                                    .top_groups = static_cast<int>(config.router_top_groups),
-                                    .renormalise = config.router_renormalises,
-                                    .scale = static_cast<float>(config.router_scale)};
+    sigmoid_ = SigmoidRule{.groups = static_cast<int>(config.router_groups),
+                           .top_groups = static_cast<int>(config.router_top_groups),
+                           .renormalise = config.router_renormalises,
+                           .scale = static_cast<float>(config.router_scale)};
   }
   const Mxfp4GranuleShape up{2 * static_cast<int>(config.intermediate_size), stream.hidden},
       down{stream.hidden, static_cast<int>(config.intermediate_size)};
@@ -137,6 +137,12 @@ Status ExpertsBlock::begin(const CudaForwardInput& input, cudaStream_t stream) c
                                                                            : meet_cuda(*room_, stream);
 }
 
+std::optional<SigmoidRule> ExpertsBlock::sigmoid_rule(const ExpertsBlockWeights& weights) const {
+  std::optional<SigmoidRule> rule = sigmoid_;
+  if (rule) rule->bias = weights.router_correction;
+  return rule;
+}
+
 // Norm, logits and choices of the rank's own rows.
 Status ExpertsBlock::route_rows(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                                 const Places& places, cudaStream_t stream) const {
@@ -154,17 +160,16 @@ Status ExpertsBlock::route_rows(const ExpertsBlockWeights& weights, const CudaFo
                                       .workspace = stream_.linear},
                                      stream));
   if (sigmoid_) {
-    RouteSigmoidCudaArgs args = *sigmoid_;
-    args.logits = logits;
-    args.rows = own.count;
-    args.row_limit = input.row_limit;
-    args.first_row = own.first;
-    args.experts = experts_;
-    args.top_k = top_k_;
-    args.bias = weights.router_correction;
-    args.expert_ids = expert_ids_ + slot;
-    args.expert_weights = expert_weights_ + slot;
-    return route_sigmoid_cuda(args, stream);
+    return route_sigmoid_cuda({.logits = logits,
+                               .rows = own.count,
+                               .row_limit = input.row_limit,
+                               .first_row = own.first,
+                               .experts = experts_,
+                               .top_k = top_k_,
+                               .rule = *sigmoid_rule(weights),
+                               .expert_ids = expert_ids_ + slot,
+                               .expert_weights = expert_weights_ + slot},
+                              stream);
   }
   return route_top_k_cuda({.logits = logits,
                            .rows = own.count,
@@ -199,7 +204,7 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
     return residual;
   };
   const RankRows own = stream_.rows_of_rank(input);
-  if (!sigmoid_ && !own.are_shared() && norm_router_takes(weights.router.shape, input.rows)) {
+  if (!own.are_shared() && norm_router_takes(weights.router.shape, input.rows)) {
     NIBBLE_RETURN_IF_ERROR(norm_router_cuda({.residual = stream_.residual,
                                              .delta = stream_.delta,
                                              .norm_weight = weights.norm,
@@ -215,6 +220,7 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
                                              .row_limit = input.row_limit,
                                              .top_k = top_k_,
                                              .of_all = of_all_,
+                                             .sigmoid = sigmoid_rule(weights),
                                              .expert_ids = expert_ids_ + of_stream,
                                              .expert_weights = expert_weights_ + of_stream,
                                              .workspace = router_},

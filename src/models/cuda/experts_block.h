@@ -72,6 +72,7 @@ class ExpertsBlock {
   // -> rows, expert_ids, expert_weights; returns where the new residual is.
   Result<const float*> route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                              const Places& places, cudaStream_t stream) const;
+  std::optional<SigmoidRule> sigmoid_rule(const ExpertsBlockWeights& weights) const;
   Status route_rows(const ExpertsBlockWeights& weights, const CudaForwardInput& input, const Places& places,
                     cudaStream_t stream) const;
   // Whose slots are whose, of so many.
@@ -93,9 +94,9 @@ class ExpertsBlock {
   std::size_t window_floats_ = 0;
   DispatchWindows windows_;  // where few rows of ranks with sequences of their own come through some
   int experts_, top_k_, many_tokens_from_;
-  bool of_all_;  // as route_top_k_cuda's
-  bool shares_;  // some expert is every row's, whose input is the same norm in tiles
-  std::optional<RouteSigmoidCudaArgs> sigmoid_;  // its rule, where the router has it
+  bool of_all_;                         // as route_top_k_cuda's
+  bool shares_;                         // some expert is every row's, whose input is the same norm in tiles
+  std::optional<SigmoidRule> sigmoid_;  // without its bias, where the router has it
   float* few_residual_;       // [few rows, hidden]: between norm and router in one and the next norm
   float* router_logits_;      // [rows, experts]
   Bf16* rows_;                // [places, stream.padded()]: normed

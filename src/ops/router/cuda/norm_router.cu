@@ -1,6 +1,7 @@
 // Norm, router and choice of experts for one row; more rows are norm_router_some.cu's.
 //
-// Each block has 16 experts and two of K's eight chunks: 32 blocks for the 128 experts of gpt-oss-120b. The
+// Each block has 16 experts and two of K's eight chunks: 32 blocks for the 128 experts of gpt-oss-120b. Of
+// wide rows it has one chunk, as it must fit beside a block of the product ahead to come before its end. The
 // norm each block makes itself, as that is sooner done than waiting for others. A warp multiplies a chunk.
 // The chunks' sums go to memory, where the last block finds them as they come (absent.h), adds them in order
 // and chooses.
@@ -12,6 +13,7 @@
 // takes two to three times as long.
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "ops/cuda/absent.cuh"
 #include "ops/cuda/launch.cuh"
@@ -24,15 +26,21 @@
 #include "ops/router/cuda/norm_router_cuda.h"
 #include "ops/router/cuda/norm_router_some.h"
 #include "ops/router/cuda/route_row.cuh"
+#include "ops/router/cuda/route_sigmoid_row.cuh"
 
 namespace nibble {
 namespace {
 
 constexpr int router_threads = norm_threads;
 constexpr int part_experts = 16;
-constexpr int part_chunks = 2;
-constexpr int parts_of_k = dense_k_chunks / part_chunks;
 constexpr int part_step_bytes = part_experts * 16 * 2;  // of the router, for a k16 step
+constexpr int most_passes = 2 * norm_passes;            // of a norm's columns
+constexpr int most_columns = most_passes * norm_pass_columns;
+// Of rows that take so many passes.
+template <int passes>
+constexpr bool wide = passes > norm_passes;
+constexpr bool is_wide(const DenseShape& router) { return router.cols > norm_passes * norm_pass_columns; }
+NIBBLE_HOST_DEVICE constexpr int part_chunks(bool of_wide) { return of_wide ? 1 : 2; }
 
 // Which of its tile's four granules of 16 operand rows a part is, and which of K's steps it multiplies.
 struct Part {
@@ -40,37 +48,42 @@ struct Part {
   int chunk;          // the first of its chunks
   int step, steps;    // k16 steps
 
-  __device__ Part(const DenseShape& shape, int index) {
-    const int experts = index / parts_of_k;
+  __device__ Part(const DenseShape& shape, int index, int chunks) {
+    const int parts_of_k = dense_k_chunks / chunks, experts = index / parts_of_k;
     tile = experts / 4;
     granule = experts % 4;
-    chunk = index % parts_of_k * part_chunks;
+    chunk = index % parts_of_k * chunks;
     step = 4 * shape.chunk_begin(chunk);
-    steps = 4 * shape.chunk_begin(chunk + part_chunks) - step;
+    steps = 4 * shape.chunk_begin(chunk + chunks) - step;
   }
 };
 
-constexpr int parts_of(const DenseShape& router) { return router.tiles() * 4 * parts_of_k; }
+constexpr int parts_of(const DenseShape& router) {
+  return router.tiles() * 4 * (dense_k_chunks / part_chunks(is_wide(router)));
+}
 
 // Shared memory beyond what the kernel declares.
 struct Places {
   std::uint8_t* weights;  // [steps, part_step_bytes], of the router
   float* residual;        // [hidden]
-  Bf16* norm_weights;     // [hidden]
+  Bf16* norm_weights;     // [hidden]; of wide rows none
   Bf16* norm;             // [steps * 16], the part's columns
   float* logits;          // [experts]
-  float* bias;            // [experts]
+  float* bias;            // [experts]; of a choice by sigmoids that which is added for the choice
+  float* choices;         // [experts], SigmoidRow's
 
-  __device__ Places(std::uint8_t* from, const DenseShape& router, int steps) {
+  __device__ Places(std::uint8_t* from, const DenseShape& router, int steps, bool of_wide) {
     weights = from;
     residual = reinterpret_cast<float*>(weights + steps * part_step_bytes);
     norm_weights = reinterpret_cast<Bf16*>(residual + router.cols);
-    norm = norm_weights + router.cols;
+    norm = norm_weights + (of_wide ? 0 : router.cols);
     logits = reinterpret_cast<float*>(norm + steps * 16);
     bias = logits + router.rows;
+    choices = bias + router.rows;
   }
   static constexpr int bytes(const DenseShape& router, int steps) {
-    return steps * (part_step_bytes + 16 * 2) + router.cols * (4 + 2) + router.rows * (4 + 4);
+    return steps * (part_step_bytes + 16 * 2) + router.cols * (is_wide(router) ? 4 : 4 + 2) +
+           router.rows * (4 + 4 + 4);
   }
 };
 
@@ -78,8 +91,33 @@ __device__ __forceinline__ int column_of(int thread, int pass) {
   return thread * 8 + pass * norm_pass_columns;
 }
 
+// The norm's weights of a thread's columns, where registers hold them.
+template <int passes>
+struct HeldWeights {
+  uint4 of_pass[passes] = {};
+
+  __device__ __forceinline__ explicit HeldWeights(const NormRouterCudaArgs& args) {
+#pragma unroll
+    for (int pass = 0; pass < passes; ++pass) {
+      const int column = column_of(static_cast<int>(threadIdx.x), pass);
+      if (column < args.router.shape.cols)
+        of_pass[pass] = *reinterpret_cast<const uint4*>(args.norm_weight + column);
+    }
+  }
+  __device__ __forceinline__ uint4 at(int pass, const Bf16*) const { return of_pass[pass]; }
+};
+// And where shared memory does.
+struct PlacedWeights {
+  __device__ __forceinline__ explicit PlacedWeights(const NormRouterCudaArgs&) {}
+  __device__ __forceinline__ uint4 at(int, const Bf16* placed) const {
+    return *reinterpret_cast<const uint4*>(placed);
+  }
+};
+
 // What no kernel writes: the part's weights, a k16 step's 512 bytes after the other's; the norm's weights of
-// this thread's columns; the bias of the experts whose sums it adds.
+// this thread's columns, but of wide rows; the bias of the experts whose sums it adds, or which warp 0
+// chooses from.
+template <int passes>
 __device__ __forceinline__ void fetch_weights(const NormRouterCudaArgs& args, const Part& part,
                                               const Places& places) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -92,28 +130,34 @@ __device__ __forceinline__ void fetch_weights(const NormRouterCudaArgs& args, co
     ptx::copy_to_shared(places.weights + i * 16,
                         from + static_cast<std::size_t>(part.step + step) * dense_step_bytes + piece * 16);
   }
+  if constexpr (!wide<passes>) {
 #pragma unroll
-  for (int pass = 0; pass < norm_passes; ++pass) {
-    const int column = column_of(thread, pass);
-    if (column < router.shape.cols)
-      ptx::copy_to_shared(places.norm_weights + column, args.norm_weight + column);
+    for (int pass = 0; pass < passes; ++pass) {
+      const int column = column_of(thread, pass);
+      if (column < router.shape.cols)
+        ptx::copy_to_shared(places.norm_weights + column, args.norm_weight + column);
+    }
   }
-  if (args.router_bias == nullptr) return;
-  for (int expert = thread; expert < router.shape.rows; expert += router_threads)
-    places.bias[expert] = args.router_bias[expert].to_float();
+  const float* const added = args.sigmoid ? args.sigmoid->bias : nullptr;
+  for (int expert = thread; expert < router.shape.rows; expert += router_threads) {
+    if (args.router_bias != nullptr) places.bias[expert] = args.router_bias[expert].to_float();
+    if (added != nullptr) places.bias[expert] = added[expert];
+  }
 }
 
 // The row's norm: its part's columns to shared memory; the thread's columns to memory, and the new residual,
 // if `stores`. All that has been asked for is there afterwards, for the thread that asked.
+template <int passes, class Weights>
 __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const Part& part,
-                                         const Places& places, int thread, bool stores,
+                                         const Places& places, const Weights& weights, bool stores,
                                          float (&of_warp)[norm_warps]) {
+  const int thread = ptx::held(static_cast<int>(threadIdx.x));
   const int hidden = args.router.shape.cols, padded = args.router.shape.padded_cols();
   const int begin = part.step * 16, end = begin + part.steps * 16;
-  Eight eight[norm_passes] = {};  // the delta, then the new residual
+  Eight eight[passes] = {};  // the delta, then the new residual
   // One of both by way of shared memory: there are no registers for all.
 #pragma unroll
-  for (int pass = 0; pass < norm_passes; ++pass) {
+  for (int pass = 0; pass < passes; ++pass) {
     const int column = column_of(thread, pass);
     if (column >= hidden) continue;
     ptx::copy_to_shared(places.residual + column, args.residual + column);
@@ -123,7 +167,7 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const P
   ptx::await_copies_to_shared();
   float own = 0;
 #pragma unroll
-  for (int pass = 0; pass < norm_passes; ++pass) {
+  for (int pass = 0; pass < passes; ++pass) {
     const int column = column_of(thread, pass);
     if (column >= hidden) continue;
     eight[pass] = add(eight_of_shared(places.residual + column), eight[pass]);
@@ -134,12 +178,12 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const P
   __syncthreads();  // every warp's sum is there
   const float scale = norm_scale(of_warp, hidden, args.eps);
 #pragma unroll
-  for (int pass = 0; pass < norm_passes; ++pass) {
+  for (int pass = 0; pass < passes; ++pass) {
     const int column = column_of(thread, pass);
     if (column >= padded) continue;
     uint4 words = make_uint4(0, 0, 0, 0);
     if (column < hidden) {
-      words = scaled(eight[pass], scale, *reinterpret_cast<const uint4*>(places.norm_weights + column),
+      words = scaled(eight[pass], scale, weights.at(pass, places.norm_weights + column),
                      centre_of(args.weight_less_one));
     }
     if (column >= begin && column < end) *reinterpret_cast<uint4*>(places.norm + column - begin) = words;
@@ -203,18 +247,21 @@ __device__ __forceinline__ void add_sums(const NormRouterCudaArgs& args, const P
   }
 }
 
-// 40 registers are enough. A block of the expert layer, whose 18 warps have 96, finds no room beside one of
-// these: a quarter of a multiprocessor's 65,536 does not hold five such warps and two of these, as it would
-// with 80.
-__global__ void __launch_bounds__(router_threads, 6)
+// 40 registers are enough for two passes and a softmax. A block of the expert layer, whose 18 warps have 96,
+// finds no room beside one of these: a quarter of a multiprocessor's 65,536 does not hold five such warps and
+// two of these, as it would with 80.
+template <int passes, bool by_sigmoid>
+__global__ void __launch_bounds__(router_threads, wide<passes> || by_sigmoid ? 3 : 6)
     norm_router(const __grid_constant__ NormRouterCudaArgs args) {
   __shared__ float of_warp[norm_warps];
   const DenseShape& shape = args.router.shape;
   const int block = static_cast<int>(blockIdx.x), last = static_cast<int>(gridDim.x) - 1;
   const int warp = ptx::warp_of_block();
-  const Part fetched(shape, block);
+  constexpr int chunks = part_chunks(wide<passes>);
+  const Part fetched(shape, block, chunks);
   ptx::grid_launch_dependents();
-  fetch_weights(args, fetched, Places(ptx::dynamic_shared(), shape, fetched.steps));
+  fetch_weights<passes>(args, fetched, Places(ptx::dynamic_shared(), shape, fetched.steps, wide<passes>));
+  const std::conditional_t<wide<passes>, HeldWeights<passes>, PlacedWeights> norm_weights(args);
   // First to rehearse, then with what the kernel ahead has left; so both times must be the same code. What
   // some warps still read of the rehearsal others write again behind the next barrier or the one after.
 #pragma unroll 1
@@ -222,15 +269,15 @@ __global__ void __launch_bounds__(router_threads, 6)
     const bool real = rehearsal == 0;
     // Anew each time: there are no registers to keep what follows from these.
     const int thread = ptx::held(static_cast<int>(threadIdx.x)), lane = thread % 32;
-    const Part part(shape, ptx::held(block));
-    const Places places(ptx::dynamic_shared(), shape, part.steps);
+    const Part part(shape, ptx::held(block), chunks);
+    const Places places(ptx::dynamic_shared(), shape, part.steps, wide<passes>);
     if (real) ptx::grid_dependency_wait();
     // Asked for early, as it is far away.
     const std::int32_t rows = args.row_limit == nullptr ? 1 : __ldcg(args.row_limit);
     // The first blocks store a warp's columns each.
-    norm_row(args, part, places, thread, real && warp == block, of_warp);
+    norm_row<passes>(args, part, places, norm_weights, real && warp == block, of_warp);
     __syncthreads();  // weights and norm are there
-    if (warp < part_chunks) {
+    if (warp < chunks) {
       float of_chunk[4] = {0, 0, 0, 0};
       multiply_chunk(of_chunk, shape, part, part.chunk + warp, places.weights, places.norm, lane);
       const int expert = part.tile * dense_tile_rows + part.granule * 8 + lane / 4;
@@ -248,6 +295,11 @@ __global__ void __launch_bounds__(router_threads, 6)
       if (warp == 0) {
         if (real && rows <= 0) {
           if (lane < args.top_k) args.expert_ids[lane] = no_expert;
+        } else if constexpr (by_sigmoid) {
+          SigmoidRule rule = *args.sigmoid;
+          if (rule.bias != nullptr) rule.bias = places.bias;
+          route_sigmoid_row(rule, {places.logits, places.choices, shape.rows, args.top_k}, args.expert_ids,
+                            args.expert_weights, real);
         } else {
           route_row(places.logits, {shape.rows, args.top_k, args.of_all}, args.expert_ids,
                     args.expert_weights, real);
@@ -263,8 +315,9 @@ __global__ void __launch_bounds__(router_threads, 6)
 // Of the part with the most steps.
 std::size_t shared_bytes(const DenseShape& router) {
   int blocks = 0;
-  for (int chunk = 0; chunk < dense_k_chunks; chunk += part_chunks)
-    blocks = std::max(blocks, router.chunk_begin(chunk + part_chunks) - router.chunk_begin(chunk));
+  const int chunks = part_chunks(is_wide(router));
+  for (int chunk = 0; chunk < dense_k_chunks; chunk += chunks)
+    blocks = std::max(blocks, router.chunk_begin(chunk + chunks) - router.chunk_begin(chunk));
   return static_cast<std::size_t>(Places::bytes(router, 4 * blocks));
 }
 
@@ -272,22 +325,26 @@ std::size_t shared_bytes(const DenseShape& router) {
 
 bool norm_router_takes(const DenseShape& router, int rows) {
   constexpr std::size_t most_shared = 112 * 1024;  // two blocks of a multiprocessor have room
-  return rows <= norm_router_max_rows && router.cols <= norm_passes * norm_pass_columns &&
-         router.cols % 8 == 0 && shared_bytes(router) <= most_shared &&
-         (rows <= 1 || norm_router_some_takes(router));
+  return rows <= norm_router_max_rows && router.cols <= most_columns && router.cols % 8 == 0 &&
+         shared_bytes(router) <= most_shared && (rows <= 1 || norm_router_some_takes(router));
 }
 
 Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
   const DenseShape& shape = args.router.shape;
   if (!norm_router_takes(shape, args.rows)) {
     return invalid_argument("norm and router in one take up to " + std::to_string(norm_router_max_rows) +
-                            " rows of at most " + std::to_string(norm_passes * norm_pass_columns) +
-                            " columns, not " + std::to_string(args.rows) + " of " +
-                            std::to_string(shape.cols));
+                            " rows and a router of which a block has room for its part, not " +
+                            std::to_string(args.rows) + " rows of " + std::to_string(shape.cols) +
+                            " columns");
   }
   if (args.top_k < 1 || args.top_k > 32 || args.top_k > shape.rows) {
     return invalid_argument("a top-k from 1 to 32 and at most the number of experts is supported, not " +
                             std::to_string(args.top_k) + " of " + std::to_string(shape.rows));
+  }
+  if (args.sigmoid) {
+    NIBBLE_RETURN_IF_ERROR(check_sigmoid_rule(*args.sigmoid, shape.rows, args.top_k));
+    if (args.router_bias != nullptr)
+      return invalid_argument("a choice by sigmoids has no bias of the logits beside its own");
   }
   if (args.norm_stride < shape.padded_cols() || args.norm_stride % 8 != 0) {
     return invalid_argument("a norm of " + std::to_string(shape.cols) + " columns needs a stride of " +
@@ -303,15 +360,20 @@ Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
     return {};
   }
   const std::size_t bytes = shared_bytes(shape);
-  cuda_check(cudaFuncSetAttribute(norm_router, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes)));
+  const bool of_wide = is_wide(shape);
+  const auto kernel = args.sigmoid
+                          ? (of_wide ? norm_router<most_passes, true> : norm_router<norm_passes, true>)
+                      : of_wide ? norm_router<most_passes, false>
+                                : norm_router<norm_passes, false>;
+  cuda_check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   launch_kernel({.blocks = dim3(static_cast<unsigned>(parts_of(shape))),
                  .threads = router_threads,
                  .shared_bytes = bytes,
                  .stream = stream,
                  .overlaps = true,
                  .share = share_of(args.rows)},
-                norm_router, args);
+                kernel, args);
   return {};
 }
 

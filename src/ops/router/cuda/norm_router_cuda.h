@@ -1,15 +1,17 @@
-// For few rows, in one launch: what add_rms_norm_cuda, the router's linear_cuda and route_top_k_cuda do one
-// after the other, with the same bits. In decode those three took some ten microseconds a layer of gpt-oss,
-// most of it between and at the ends of kernels.
+// For few rows, in one launch: what add_rms_norm_cuda, the router's linear_cuda and route_top_k_cuda or
+// route_sigmoid_cuda do one after the other, with the same bits. In decode those three took some ten
+// microseconds a layer of gpt-oss, most of it between and at the ends of kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "base/status.h"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
+#include "ops/router/cuda/route_sigmoid_cuda.h"
 
 namespace nibble {
 
@@ -43,6 +45,7 @@ struct NormRouterCudaArgs {
   const std::int32_t* row_limit = nullptr;  // as route_top_k_cuda's
   int top_k = 0;                            // 1..32, at most experts
   bool of_all = false;                      // as route_top_k_cuda's
+  std::optional<SigmoidRule> sigmoid;       // the choice is route_sigmoid_cuda's
   std::int32_t* expert_ids = nullptr;       // [rows, top_k]
   float* expert_weights = nullptr;          // [rows, top_k]
   NormRouterCudaWorkspace workspace;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -25,12 +26,14 @@ struct Shape {
   bool bias = true;
   int row_limit = -1;
   bool of_all = false;
-  bool less_one = false;  // the norm's weight is kept less one
+  bool less_one = false;           // the norm's weight is kept less one
+  int groups = 0, top_groups = 0;  // of a choice by sigmoids; 0: by softmax
 };
 
 struct Inputs {
   std::vector<float> residual, delta;
   std::vector<Bf16> norm_weight, router, bias;
+  std::vector<float> correction;
 };
 
 std::vector<Bf16> random_bf16(std::mt19937& random, int count) {
@@ -47,7 +50,8 @@ Inputs inputs_of(const Shape& shape, unsigned seed) {
           .delta = random_floats(random, values),
           .norm_weight = random_bf16(random, shape.hidden),
           .router = random_bf16(random, shape.experts * shape.hidden),
-          .bias = random_bf16(random, shape.experts)};
+          .bias = random_bf16(random, shape.experts),
+          .correction = random_floats(random, static_cast<std::size_t>(shape.experts), 0.3f)};
 }
 
 struct Outputs {
@@ -70,7 +74,7 @@ struct Room {
   Shape shape;
   DenseShape router_shape;
   int stride;
-  DeviceBuffer residual, delta, norm_weight, plain_router, router, bias, limit;
+  DeviceBuffer residual, delta, norm_weight, plain_router, router, bias, correction, limit;
   DeviceBuffer residual_out, norm, tiles, ids, weights;
 
   Room(const Shape& of, const Inputs& inputs, int first)
@@ -83,6 +87,7 @@ struct Room {
         plain_router(on_device(inputs.router)),
         router(device_bytes(router_shape.bytes(), 0xff)),
         bias(on_device(inputs.bias)),
+        correction(on_device(inputs.correction)),
         limit(on_device(std::vector<std::int32_t>{of.row_limit})),
         residual_out(device_bytes(residual.size(), 0xff)),
         norm(device_bytes(static_cast<std::size_t>(of.rows * stride) * 2, 0xff)),
@@ -98,6 +103,14 @@ struct Room {
     return {begin, begin + of.rows * of.hidden};
   }
   const std::int32_t* row_limit() { return shape.row_limit < 0 ? nullptr : limit.as<std::int32_t>(); }
+  std::optional<SigmoidRule> sigmoid() {
+    if (shape.groups == 0) return std::nullopt;
+    return SigmoidRule{.bias = correction.as<float>(),
+                       .groups = shape.groups,
+                       .top_groups = shape.top_groups,
+                       .renormalise = true,
+                       .scale = 2.5f};
+  }
   Bf16* router_bias() { return shape.bias ? bias.as<Bf16>() : nullptr; }
   Outputs outputs(const DeviceBuffer& new_residual) {
     Outputs found{std::vector<float>(residual.size() / 4), std::vector<float>(weights.size() / 4),
@@ -131,6 +144,7 @@ Outputs in_one(const Shape& shape, const Inputs& inputs, int first = 0) {
                                 .row_limit = room.row_limit(),
                                 .top_k = shape.top_k,
                                 .of_all = shape.of_all,
+                                .sigmoid = room.sigmoid(),
                                 .expert_ids = room.ids.as<std::int32_t>(),
                                 .expert_weights = room.weights.as<float>(),
                                 .workspace = {sums.as<float>()}};
@@ -142,6 +156,29 @@ Outputs in_one(const Shape& shape, const Inputs& inputs, int first = 0) {
   sums.copy_to(std::span(left));
   EXPECT_EQ(std::count(left.begin(), left.end(), absent_bits), std::ssize(left)) << "sums are left";
   return room.outputs(room.residual_out);
+}
+
+Status route(const Shape& shape, Room& room, const float* logits) {
+  if (shape.groups > 0) {
+    return route_sigmoid_cuda({.logits = logits,
+                               .rows = shape.rows,
+                               .row_limit = room.row_limit(),
+                               .experts = shape.experts,
+                               .top_k = shape.top_k,
+                               .rule = *room.sigmoid(),
+                               .expert_ids = room.ids.as<std::int32_t>(),
+                               .expert_weights = room.weights.as<float>()},
+                              nullptr);
+  }
+  return route_top_k_cuda({.logits = logits,
+                           .rows = shape.rows,
+                           .row_limit = room.row_limit(),
+                           .experts = shape.experts,
+                           .top_k = shape.top_k,
+                           .of_all = shape.of_all,
+                           .expert_ids = room.ids.as<std::int32_t>(),
+                           .expert_weights = room.weights.as<float>()},
+                          nullptr);
 }
 
 Outputs in_three(const Shape& shape, const Inputs& inputs) {
@@ -172,37 +209,44 @@ Outputs in_three(const Shape& shape, const Inputs& inputs) {
                                           .y_stride = shape.experts,
                                           .workspace = workspace},
                                          nullptr),
-                             route_top_k_cuda({.logits = logits.as<float>(),
-                                               .rows = shape.rows,
-                                               .row_limit = room.row_limit(),
-                                               .experts = shape.experts,
-                                               .top_k = shape.top_k,
-                                               .of_all = shape.of_all,
-                                               .expert_ids = room.ids.as<std::int32_t>(),
-                                               .expert_weights = room.weights.as<float>()},
-                                              nullptr)};
+                             route(shape, room, logits.as<float>())};
   for (const Status& status : statuses) NIBBLE_CHECK(status.ok(), status.message());
   return room.outputs(room.residual);
 }
 
 TEST_F(NormRouterOnTheGpu, GivesTheBitsOfThreeKernels) {
-  for (const Shape& shape : {Shape{1, 2880, 128, 4},
-                             {3, 2880, 32, 4},
-                             {8, 640, 128, 4},
-                             {9, 2880, 128, 4},
-                             {5, 4096, 64, 8},
-                             {2, 72, 5, 5},
-                             {75, 136, 40, 4},
-                             {17, 136, 200, 8, false},
-                             {1, 136, 200, 8, false},
-                             {1, 2048, 256, 8, false, -1, false, true},
-                             {3, 2048, 256, 8, false, -1, false, true},
-                             {1, 192, 512, 10, false},
-                             {1, 2048, 128, 8, false, -1, true},
-                             {11, 2048, 128, 8, false, -1, true},
-                             {1, 256, 40, 4, false, -1, false, true},
-                             {11, 256, 40, 4, false, -1, false, true},
-                             {1, 32, 3, 1}}) {
+  for (const Shape& shape :
+       {Shape{1, 2880, 128, 4},
+        {3, 2880, 32, 4},
+        {8, 640, 128, 4},
+        {9, 2880, 128, 4},
+        {5, 4096, 64, 8},
+        {2, 72, 5, 5},
+        {75, 136, 40, 4},
+        {17, 136, 200, 8, false},
+        {1, 136, 200, 8, false},
+        {1, 2048, 256, 8, false, -1, false, true},
+        {3, 2048, 256, 8, false, -1, false, true},
+        {1, 192, 512, 10, false},
+        {1, 2048, 128, 8, false, -1, true},
+        {11, 2048, 128, 8, false, -1, true},
+        {1, 256, 40, 4, false, -1, false, true},
+        {11, 256, 40, 4, false, -1, false, true},
+        {1, 32, 3, 1},
+        {1, 7168, 128, 4},
+        {1, 7680, 16, 2},
+        {1, 4104, 40, 2},
+        {.rows = 1, .hidden = 7168, .experts = 256, .top_k = 8, .bias = false, .groups = 8, .top_groups = 4},
+        {.rows = 1, .hidden = 7168, .experts = 384, .top_k = 8, .bias = false, .groups = 1, .top_groups = 1},
+        {.rows = 1, .hidden = 2048, .experts = 64, .top_k = 4, .bias = false, .groups = 1, .top_groups = 1},
+        {.rows = 12, .hidden = 2048, .experts = 64, .top_k = 4, .bias = false, .groups = 1, .top_groups = 1},
+        {.rows = 70,
+        .hidden = 256,
+        .experts = 48,
+        .top_k = 3,
+        .bias = false,
+        .groups = 6,
+        .top_groups = 2}}) {
     const Inputs inputs = inputs_of(shape, 1);
     EXPECT_TRUE(in_one(shape, inputs) == in_three(shape, inputs))
         << shape.rows << " rows of " << shape.hidden << ", " << shape.experts << " experts";
@@ -240,10 +284,11 @@ TEST_F(NormRouterOnTheGpu, RowsPastTheLimitChooseNoExpert) {
 }
 
 TEST_F(NormRouterOnTheGpu, RefusesWhatItHasNoRoomFor) {
-  EXPECT_FALSE(norm_router_takes({128, 7168}, 1));
+  EXPECT_FALSE(norm_router_takes({128, 8200}, 1));
+  EXPECT_FALSE(norm_router_takes({256, 7168}, 2));
   EXPECT_FALSE(norm_router_takes({128, 2880}, norm_router_max_rows + 1));
   const float* const same = nullptr;
-  EXPECT_EQ(norm_router_cuda({.router = {nullptr, {128, 7168}}, .rows = 1, .top_k = 4}, nullptr).code(),
+  EXPECT_EQ(norm_router_cuda({.router = {nullptr, {128, 8200}}, .rows = 1, .top_k = 4}, nullptr).code(),
             StatusCode::invalid_argument);
   const Status status = norm_router_cuda({.residual = same,
                                           .residual_out = nullptr,
@@ -253,6 +298,13 @@ TEST_F(NormRouterOnTheGpu, RefusesWhatItHasNoRoomFor) {
                                           .top_k = 4},
                                          nullptr);
   EXPECT_NE(status.message().find("overwrite"), std::string::npos);
+  const Status groups = norm_router_cuda({.norm_stride = 128,
+                                          .router = {nullptr, {16, 128}},
+                                          .rows = 1,
+                                          .top_k = 5,
+                                          .sigmoid = SigmoidRule{.groups = 4, .top_groups = 1}},
+                                         nullptr);
+  EXPECT_NE(groups.message().find("5 of 4"), std::string::npos);
 }
 
 }  // namespace

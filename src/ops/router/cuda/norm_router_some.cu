@@ -19,6 +19,7 @@
 #include "ops/rms_norm/cuda/norm_row.cuh"
 #include "ops/router/cuda/norm_router_some.h"
 #include "ops/router/cuda/route_row.cuh"
+#include "ops/router/cuda/route_sigmoid_row.cuh"
 
 namespace nibble {
 namespace {
@@ -51,16 +52,18 @@ struct SomePlaces {
   std::uint8_t* operands;  // [groups, most_steps, token_step_bytes]
   float4* sums;            // [groups, chunks, quads], of the block's rows
   float* logits;           // [groups, experts]
+  float* choices;          // [groups, experts], SigmoidRow's
 
   __device__ SomePlaces(std::uint8_t* from, const DenseShape& router, int groups) {
     operands = from;
     sums = reinterpret_cast<float4*>(operands + groups * most_steps(router) * token_step_bytes);
     weights = reinterpret_cast<std::uint8_t*>(sums + groups * dense_k_chunks * quads_of(router));
     logits = reinterpret_cast<float*>(weights + router.tiles() * most_steps(router) * dense_step_bytes);
+    choices = logits + groups * router.rows;
   }
   static constexpr int bytes(const DenseShape& router, int groups) {
     return groups * (most_steps(router) * token_step_bytes + dense_k_chunks * quads_of(router) * 16 +
-                     router.rows * 4) +
+                     router.rows * (4 + 4)) +
            router.tiles() * most_steps(router) * dense_step_bytes;
   }
 };
@@ -273,6 +276,7 @@ __device__ __forceinline__ void multiply(const NormRouterCudaArgs& args, const S
 }
 
 // By one warp, for its group's row of this block.
+template <bool by_sigmoid>
 __device__ __forceinline__ void choose(const NormRouterCudaArgs& args, const SomeWork& work,
                                        const SomePlaces& places, SomeBarriers& barriers) {
   const DenseShape& shape = args.router.shape;
@@ -312,10 +316,16 @@ __device__ __forceinline__ void choose(const NormRouterCudaArgs& args, const Som
     if (lane < args.top_k) args.expert_ids[chosen + static_cast<std::size_t>(lane)] = no_expert;
     return;
   }
-  route_row(logits, {experts, args.top_k, args.of_all}, args.expert_ids + chosen,
-            args.expert_weights + chosen);
+  if constexpr (by_sigmoid) {
+    route_sigmoid_row(*args.sigmoid, {logits, places.choices + work.group * experts, experts, args.top_k},
+                      args.expert_ids + chosen, args.expert_weights + chosen);
+  } else {
+    route_row(logits, {experts, args.top_k, args.of_all}, args.expert_ids + chosen,
+              args.expert_weights + chosen);
+  }
 }
 
+template <bool by_sigmoid>
 __global__ void __launch_bounds__(most_groups* norm_threads, 1)
     norm_router_some(const __grid_constant__ NormRouterCudaArgs args) {
   __shared__ SomeBarriers barriers;
@@ -334,7 +344,7 @@ __global__ void __launch_bounds__(most_groups* norm_threads, 1)
   __syncwarp();  // lanes multiply together
   multiply(args, work, places, barriers);
   // Blocks that choose end when all sums have come, the others get none; and all have waited for operands.
-  if (work.own_row() < work.rows && work.warp == 0) choose(args, work, places, barriers);
+  if (work.own_row() < work.rows && work.warp == 0) choose<by_sigmoid>(args, work, places, barriers);
 }
 
 }  // namespace
@@ -348,7 +358,8 @@ bool norm_router_some_takes(const DenseShape& router) {
 void launch_norm_router_some(const NormRouterCudaArgs& args, cudaStream_t stream) {
   const int groups = groups_of_cluster(args.rows), rows = groups * token_group;
   const int bytes = SomePlaces::bytes(args.router.shape, groups);
-  cuda_check(cudaFuncSetAttribute(norm_router_some, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const auto kernel = args.sigmoid ? norm_router_some<true> : norm_router_some<false>;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const int clusters = (args.rows + rows - 1) / rows;
   launch_kernel({.blocks = dim3(static_cast<unsigned>(clusters * cluster_blocks)),
                  .threads = groups * norm_threads,
@@ -357,7 +368,7 @@ void launch_norm_router_some(const NormRouterCudaArgs& args, cudaStream_t stream
                  .overlaps = true,
                  .cluster = cluster_blocks,
                  .share = share_of(args.rows)},
-                norm_router_some, args);
+                kernel, args);
 }
 
 }  // namespace nibble

@@ -31,20 +31,21 @@ Routes on_gpu(const Shape& shape, const std::vector<float>& logits, const std::v
   DeviceBuffer device_logits = on_device(logits), ids = on_device(routes.ids),
                weights = on_device(routes.weights), limit = on_device(std::vector{row_limit}),
                device_bias = on_device(bias);
-  const Status status = route_sigmoid_cuda({.logits = device_logits.as<float>(),
-                                            .rows = shape.rows,
-                                            .row_limit = row_limit < 0 ? nullptr : limit.as<std::int32_t>(),
-                                            .first_row = first_row,
-                                            .experts = shape.experts,
-                                            .top_k = shape.top_k,
-                                            .bias = rule.bias == nullptr ? nullptr : device_bias.as<float>(),
-                                            .groups = shape.groups,
-                                            .top_groups = shape.top_groups,
-                                            .renormalise = rule.renormalise,
-                                            .scale = rule.scale,
-                                            .expert_ids = ids.as<std::int32_t>(),
-                                            .expert_weights = weights.as<float>()},
-                                           nullptr);
+  const Status status =
+      route_sigmoid_cuda({.logits = device_logits.as<float>(),
+                          .rows = shape.rows,
+                          .row_limit = row_limit < 0 ? nullptr : limit.as<std::int32_t>(),
+                          .first_row = first_row,
+                          .experts = shape.experts,
+                          .top_k = shape.top_k,
+                          .rule = {.bias = rule.bias == nullptr ? nullptr : device_bias.as<float>(),
+                                   .groups = shape.groups,
+                                   .top_groups = shape.top_groups,
+                                   .renormalise = rule.renormalise,
+                                   .scale = rule.scale},
+                          .expert_ids = ids.as<std::int32_t>(),
+                          .expert_weights = weights.as<float>()},
+                         nullptr);
   NIBBLE_CHECK(status.ok(), status.message());
   ids.copy_to(std::span(routes.ids));
   weights.copy_to(std::span(routes.weights));
@@ -113,10 +114,11 @@ TEST_F(RouteSigmoidOnTheGpu, RefusesWhatItCannotChooseFrom) {
     return std::string(route_sigmoid_cuda(args, nullptr).message());
   };
   EXPECT_NE(refusal({.rows = 1, .experts = 513, .top_k = 1}).find("not 513"), std::string::npos);
-  EXPECT_NE(refusal({.rows = 1, .experts = 10, .top_k = 1, .groups = 4}).find("of 4 groups"),
+  EXPECT_NE(refusal({.rows = 1, .experts = 10, .top_k = 1, .rule = {.groups = 4}}).find("of 4 groups"),
             std::string::npos);
-  EXPECT_NE(refusal({.rows = 1, .experts = 8, .top_k = 5, .groups = 4, .top_groups = 2}).find("5 of 4"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal({.rows = 1, .experts = 8, .top_k = 5, .rule = {.groups = 4, .top_groups = 2}}).find("5 of 4"),
+      std::string::npos);
 }
 
 }  // namespace
