@@ -268,11 +268,12 @@ MoeCudaShare ExpertsBlock::share(int slots) const {
 SharedChoice ExpertsBlock::shared_choice(const ExpertsBlockWeights& weights, int rows) const {
   SharedChoice choice;
   const int slots = rows * top_k_;
-  if (room_ != nullptr || stream_.rounding.codes != nullptr) return choice;
+  if (part_.owns_sequences() || stream_.rounding.codes != nullptr) return choice;
   if (const auto* const blocks = std::get_if<BlockMoeWeights>(&weights.experts)) {
     choice.rows_are_there = block_moe_takes_few(*blocks, slots);
   } else {
-    choice.rows_are_there = !takes_many(slots) && slots <= moe_cuda_max_slots;
+    const int most = room_ == nullptr ? moe_cuda_max_slots : gather_few_slots;
+    choice.rows_are_there = !takes_many(slots) && slots <= most;
   }
   if (rows != 1) return choice;
   choice.product = moe_.products + size(top_k_) * size(stream_.hidden);
@@ -354,7 +355,7 @@ Result<PendingSum> ExpertsBlock::run_granules(const MoeCudaWeights& experts, con
                    .expert_ids = expert_ids_,
                    .share = share(slots),
                    .expert_weights = expert_weights_,
-                   .settles_rows = shares_ && room_ == nullptr,
+                   .settles_rows = shares_ && !part_.owns_sequences(),
                    .workspace = moe_};
   stream_.count(takes_many(slots) ? LaunchKind::experts_many : LaunchKind::experts_few);
   if (takes_many(slots)) {

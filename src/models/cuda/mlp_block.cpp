@@ -49,9 +49,12 @@ MlpWeights lay_out_mlp(const ModelConfig& config, std::int64_t layer, const Run&
 // As the launch for few rows of a shared expert takes a matrix; none: in a format that it does not take.
 std::optional<SharedExpertMatrix> few_matrix(const DeviceMatrix& matrix) {
   if (!matrix.blocks) return matrix.tiles;
-  const auto* const blocks = std::get_if<BlockMatrices<E4m3Codes>>(&*matrix.blocks);
-  if (blocks == nullptr || blocks->row_scales != nullptr) return std::nullopt;
-  return *blocks;
+  return std::visit(
+      [](const auto& blocks) -> std::optional<SharedExpertMatrix> {
+        if (blocks.row_scales != nullptr) return std::nullopt;
+        return blocks;
+      },
+      *matrix.blocks);
 }
 bool is_one_launch(const MlpWeights& weights, int rows) {
   const auto gate_up = few_matrix(weights.gate_up), down = few_matrix(weights.down);
@@ -190,7 +193,7 @@ Result<PendingSum> MlpBlock::run(const DenseLayerWeights& weights, const CudaFor
 }
 
 bool MlpBlock::takes_few(const SharedExpertWeights& weights, int rows) const {
-  return stream_.room == nullptr && stream_.rounding.codes == nullptr && is_one_launch(weights.mlp, rows);
+  return stream_.rounding.codes == nullptr && is_one_launch(weights.mlp, rows);
 }
 
 Status MlpBlock::multiply_shared(const SharedExpertWeights& weights, const SharedChoice& choice, int rows,

@@ -28,12 +28,35 @@ namespace strands {
 __device__ __forceinline__ uint4 piece_at(const std::uint8_t* at) {
   return __ldcg(reinterpret_cast<const uint4*>(at));
 }
+__device__ __forceinline__ void load_share(block_products::Share<E4m3Codes>& share, const std::uint8_t* block,
+                                           int lane) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) share.piece[i] = piece_at(block + i * block_piece_bytes + lane * 16);
+}
+__device__ __forceinline__ void load_share(block_products::Share<Nvfp4Codes>& share,
+                                           const std::uint8_t* block, int lane) {
+  share.codes = piece_at(block + lane * 16);
+  share.scales = __ldcg(reinterpret_cast<const std::uint16_t*>(
+      block + granule_code_bytes + granule_lane_scales<Nvfp4GranuleLayout>(lane)));
+}
+// A lane's of a k64 block of token tiles, in the order that the codes lie in.
+template <class Codes>
+__device__ __forceinline__ block_products::LaneInputs inputs_at(const std::uint8_t* block, int lane) {
+  if constexpr (std::is_same_v<Codes, Nvfp4Codes>) {
+    const std::uint8_t* const quarter = block + lane / 4 * 16 + lane % 4 * token_step_bytes;
+    return {piece_at(quarter), piece_at(quarter + token_step_bytes / 2)};
+  } else {
+    const std::uint8_t* const at = block + lane * 4;
+    return {make_uint4(word_at(at), word_at(at + 128), word_at(at + 256), word_at(at + 384)),
+            make_uint4(word_at(at + 512), word_at(at + 640), word_at(at + 768), word_at(at + 896))};
+  }
+}
 
 // A granule. Lane (g, t) gets rows 2t and 2t + 1 of x by row 2g of the granule in sums 0 and 1, and by row
 // 2g + 1 in sums 2 and 3.
-template <>
-struct Strands<BlockMatrices<E4m3Codes>> {
-  using Matrix = BlockMatrices<E4m3Codes>;
+template <class Codes>
+struct Strands<BlockMatrices<Codes>> {
+  using Matrix = BlockMatrices<Codes>;
   static constexpr int a_unit = 2, unit_columns = block_granule_rows;
   Matrix matrix;
 
@@ -49,30 +72,31 @@ struct Strands<BlockMatrices<E4m3Codes>> {
   __device__ __forceinline__ static int out_row(int strand, int g, int sum) {
     return strand * block_granule_rows + 2 * g + sum / 2;
   }
-  __device__ __forceinline__ void multiply(float (&sums)[4], Strand strand, const std::uint8_t* x, int part,
-                                           int lane) const {
-    const int count = min(2, matrix.shape.blocks() - 2 * part);
-    block_products::Share<E4m3Codes> share[2];
+  template <int count>
+  __device__ __forceinline__ void multiply(float (&sums)[count][4], const Strand (&strands)[count],
+                                           const std::uint8_t* x, int part, int lane) const {
+    const int blocks = min(2, matrix.shape.blocks() - 2 * part);
+    block_products::Share<Codes> share[count][2];
     block_products::LaneInputs inputs[2][1];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (half >= count) break;
-      const std::uint8_t* const block =
-          strand + static_cast<std::size_t>(2 * part + half) * E4m3Codes::block_bytes + lane * 16;
-      share[half].piece[0] = piece_at(block), share[half].piece[1] = piece_at(block + block_piece_bytes);
-      const std::uint8_t* const of_x = x + (2 * part + half) * token_block_bytes + lane * 4;
-      inputs[half][0].low =
-          make_uint4(word_at(of_x), word_at(of_x + 128), word_at(of_x + 256), word_at(of_x + 384));
-      inputs[half][0].high =
-          make_uint4(word_at(of_x + 512), word_at(of_x + 640), word_at(of_x + 768), word_at(of_x + 896));
-    }
-    float of_one[1][4] = {{sums[0], sums[1], sums[2], sums[3]}};
+      if (half >= blocks) break;
+      const int block = 2 * part + half;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (half < count) block_products::multiply_block(of_one, share[half], inputs[half]);
+      for (int i = 0; i < count; ++i)
+        load_share(share[i][half], strands[i] + static_cast<std::size_t>(block) * Codes::block_bytes, lane);
+      inputs[half][0] = inputs_at<Codes>(x + block * token_block_bytes, lane);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] = of_one[0][i];
+    for (int i = 0; i < count; ++i) {
+      float of_one[1][4] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (half < blocks) block_products::multiply_block(of_one, share[i][half], inputs[half]);
+      }
+#pragma unroll
+      for (int sum = 0; sum < 4; ++sum) sums[i][sum] = of_one[0][sum];
+    }
   }
   struct Factors {
     const BlockFactors* at;
@@ -87,7 +111,7 @@ struct Strands<BlockMatrices<E4m3Codes>> {
     return out_factors(unit + of_two * (up / block_granule_rows));
   }
   __device__ __forceinline__ static float add(float total, float sum, int, float factor) {
-    return block_products::add_block<E4m3Codes>(total, sum, factor);
+    return block_products::add_block<Codes>(total, sum, factor);
   }
 };
 
@@ -123,9 +147,10 @@ __device__ __forceinline__ void make_unit(const SharedParams<Matrix>& params, in
   using Of = Strands<Matrix>;
   const Of& of = params.gate_up;
   const int parts = of.parts(of.matrix), lane = static_cast<int>(threadIdx.x) % 32;
+  typename Of::Strand strands[Of::a_unit];
 #pragma unroll
-  for (int i = 0; i < Of::a_unit; ++i)
-    find(of, of.unit_strand(unit, params.up, i), params.x, found + i * parts);
+  for (int i = 0; i < Of::a_unit; ++i) strands[i] = of.unit_strand(unit, params.up, i);
+  find(of, strands, params.x, found);
   __syncthreads();  // all parts' sums are there
   // Of one strand sums 0 and 1 are gates and the others ups, or all four of each of two.
   const int sum = ptx::warp_of_block();
@@ -147,9 +172,10 @@ __device__ __forceinline__ void make_unit(const SharedParams<Matrix>& params, in
 template <class Matrix>
 __device__ __forceinline__ void make_share(const SharedParams<Matrix>& params, Found found) {
   const bool given = params.share.matrix.data != nullptr;
-  if (given)
-    find(params.share, Strands<DenseTiles>::Strand{params.share.eight(0), params.share.eight(32)}, params.x,
-         found);
+  if (given) {
+    const Strands<DenseTiles>::Strand row[1] = {{params.share.eight(0), params.share.eight(32)}};
+    find(params.share, row, params.x, found);
+  }
   __syncthreads();  // all parts' sums are there
   // Row 0 of the matrix is the first lanes'.
   const int sum = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -170,7 +196,8 @@ template <class Matrix>
 __device__ __forceinline__ void make_out(const SharedParams<Matrix>& params, int strand, Found found) {
   using Of = Strands<Matrix>;
   const Of& of = params.down;
-  find(of, of.out_strand(strand), params.activations, found);
+  const typename Of::Strand strands[1] = {of.out_strand(strand)};
+  find(of, strands, params.activations, found);
   __syncthreads();  // all parts' sums are there
   const int sum = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   if (sum < 4) {
@@ -262,7 +289,7 @@ WaitingGrid grid_of() {
 }  // namespace
 
 WaitingGrids waiting_grids_of_shared_expert() {
-  return {grid_of<DenseTiles>(), grid_of<BlockMatrices<E4m3Codes>>()};
+  return {grid_of<DenseTiles>(), grid_of<BlockMatrices<E4m3Codes>>(), grid_of<BlockMatrices<Nvfp4Codes>>()};
 }
 
 bool shared_expert_takes(const SharedExpertMatrix& gate_up, const SharedExpertMatrix& down, int width,

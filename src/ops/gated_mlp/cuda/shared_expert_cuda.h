@@ -21,7 +21,7 @@ namespace nibble {
 
 inline constexpr int shared_expert_max_rows = token_group;
 
-using SharedExpertMatrix = std::variant<DenseTiles, BlockMatrices<E4m3Codes>>;
+using SharedExpertMatrix = std::variant<DenseTiles, BlockMatrices<E4m3Codes>, BlockMatrices<Nvfp4Codes>>;
 
 // All pointers are to device memory.
 struct SharedExpertCudaArgs {

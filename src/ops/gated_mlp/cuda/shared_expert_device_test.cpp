@@ -5,7 +5,10 @@
 #include "ops/gated_mlp/cuda/shared_expert_cuda.h"
 #include "ops/gated_mlp/gated_mlp.h"
 #include "ops/linear/cuda/block_device_test_util.h"
+#include "ops/linear/cuda/block_linear_cuda.h"
 #include "ops/linear/cuda/linear_device_test_util.h"
+#include "ops/moe/cuda/moe_cuda.h"
+#include "ops/op_test_util.h"
 
 namespace nibble {
 namespace {
@@ -59,6 +62,43 @@ struct Expert<BlockMatrices<E4m3Codes>> {
   BlockMatrices<E4m3Codes> gates() { return gate_up.view(); }
   BlockMatrices<E4m3Codes> downs() { return down.view(); }
   static void multiply(const TokenTiles& x, const BlockMatrices<E4m3Codes>& weight, float* y) {
+    const Status status =
+        block_linear_cuda({.x = x, .weight = weight, .y = y, .y_stride = weight.shape.rows}, nullptr);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+};
+
+template <>
+struct Expert<BlockMatrices<Nvfp4Codes>> {
+  struct Stored {
+    BlockShape<Nvfp4Codes> shape;
+    DeviceBuffer granules, factors;
+
+    Stored(std::mt19937& random, int rows, int cols) : shape{rows, cols} {
+      const RandomNvfp4 host(random, 1, rows, cols);
+      DeviceBuffer codes = on_device(host.codes), scales = on_device(host.scales);
+      granules = device_bytes(shape.bytes(), 0xcd);
+      const Status status = repack_nvfp4_cuda({.codes = codes.as<std::uint8_t>(),
+                                               .scales = scales.as<std::uint8_t>(),
+                                               .experts = 1,
+                                               .shape = {rows, cols},
+                                               .out = granules.as<std::uint8_t>()},
+                                              nullptr);
+      NIBBLE_CHECK(status.ok(), status.message());
+      const float scale = 128.0f * host.tensor_scales[0];
+      factors = on_device(std::vector<BlockFactors>(shape.factors(), {scale, 0.75f * scale}));
+    }
+    BlockMatrices<Nvfp4Codes> view() {
+      return {granules.as<std::uint8_t>(), factors.as<BlockFactors>(), 1, shape};
+    }
+  };
+  Stored gate_up, down;
+
+  Expert(std::mt19937& random, const Shape& shape)
+      : gate_up(random, shape.up + shape.width, shape.hidden), down(random, shape.hidden, shape.width) {}
+  BlockMatrices<Nvfp4Codes> gates() { return gate_up.view(); }
+  BlockMatrices<Nvfp4Codes> downs() { return down.view(); }
+  static void multiply(const TokenTiles& x, const BlockMatrices<Nvfp4Codes>& weight, float* y) {
     const Status status =
         block_linear_cuda({.x = x, .weight = weight, .y = y, .y_stride = weight.shape.rows}, nullptr);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -157,6 +197,12 @@ TEST_F(SharedExpertOnTheGpu, InFp8ItHasTheBitsOfItsLaunches) {
   compare<BlockMatrices<E4m3Codes>>({192, 64, 64}, true, 5);
   compare<BlockMatrices<E4m3Codes>>({2048, 512, 512}, true, 6);
   compare<BlockMatrices<E4m3Codes>>({720, 192, 192}, false, 7);
+}
+
+TEST_F(SharedExpertOnTheGpu, InNvfp4ItHasTheBitsOfItsLaunches) {
+  compare<BlockMatrices<Nvfp4Codes>>({192, 64, 64}, false, 8);
+  compare<BlockMatrices<Nvfp4Codes>>({2048, 512, 512}, true, 9);
+  compare<BlockMatrices<Nvfp4Codes>>({720, 192, 192}, false, 10);
 }
 
 TEST_F(SharedExpertOnTheGpu, RefusesShapesByName) {

@@ -54,8 +54,10 @@ struct Strands<DenseTiles> {
     const int row = out_row(strand, 0, 0);
     return {eight(row), eight(row + 32)};
   }
-  __device__ __forceinline__ void multiply(float (&sums)[4], const Strand& strand, const std::uint8_t* x,
-                                           int part, int lane) const {
+  __device__ __forceinline__ void multiply(float (&of_one)[1][4], const Strand (&strands)[1],
+                                           const std::uint8_t* x, int part, int lane) const {
+    float(&sums)[4] = of_one[0];
+    const Strand& strand = strands[0];
     const int past = 4 * matrix.shape.chunk_begin(part + 1);
 #pragma unroll 1
     for (int step = 4 * matrix.shape.chunk_begin(part); step < past; step += steps_at_once) {
@@ -90,18 +92,19 @@ struct Strands<DenseTiles> {
 // What the warps found of a strand's parts: [parts][4][32].
 using Found = float (*)[4][32];
 
-// By the block: the sums of a strand's parts. Each warp's are there behind the next barrier.
-template <class Matrix, class Strand>
-__device__ __forceinline__ void find(const Strands<Matrix>& of, const Strand& strand, const std::uint8_t* x,
-                                     Found found) {
+// By the block: the sums of some strands' parts, a strand's behind the other's. Each warp's are there behind
+// the next barrier.
+template <class Matrix, class Strand, int count>
+__device__ __forceinline__ void find(const Strands<Matrix>& of, const Strand (&strands)[count],
+                                     const std::uint8_t* x, Found found) {
   const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   const int parts = of.parts(of.matrix);
 #pragma unroll 1
   for (int part = warp; part < parts; part += warps) {
-    float sums[4] = {0, 0, 0, 0};
-    of.multiply(sums, strand, x, part, lane);
+    float sums[count][4] = {};
+    of.multiply(sums, strands, x, part, lane);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) found[part][i][lane] = sums[i];
+    for (int i = 0; i < 4 * count; ++i) found[i / 4 * parts + part][i % 4][lane] = sums[i / 4][i % 4];
     __syncwarp();  // the next products need all lanes at once
   }
 }

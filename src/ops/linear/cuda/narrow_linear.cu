@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(threads) narrow_linear(const __grid_constant__
   const int strand = static_cast<int>(blockIdx.x);
   ptx::grid_launch_dependents();
   if (!args.rows_are_there) ptx::grid_dependency_wait();
-  find(of, of.out_strand(strand), args.x.data, found);
+  const Strands<DenseTiles>::Strand strands_of_block[1] = {of.out_strand(strand)};
+  find(of, strands_of_block, args.x.data, found);
   __syncthreads();  // all parts' sums are there
   const int sum = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   if (sum < 4) {
