@@ -71,6 +71,11 @@ void probe_gpus(Machine& machine) {
 
 Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuWeights weights,
                                                  const WorkerLimits& limits) {
+  std::unique_ptr<PinnedPieces> pieces;
+  if (weights.source && limits.ranks > 1) {
+    constexpr int places_of_rank = 4;
+    NIBBLE_ASSIGN(pieces, PinnedPieces::make(places_of_rank * limits.ranks));
+  }
   const auto load = [&](const CudaPlace& place, int device) -> Result<std::unique_ptr<GpuRank>> {
     cuda_check(cudaSetDevice(device));
     if (const Status places = check_places(waiting_grids()); !places.ok())
@@ -79,11 +84,12 @@ Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuW
       RandomWeights random(weights.seed);
       return GpuRank::load(config, place, device, random, limits);
     }
-    // Each rank reads its part alone, over its own link; one of them tells of all.
+    // Each rank reads its part alone, over its own link, and what others want too with them; one of them
+    // tells of all.
     ThreadPool threads(threads_of_rank(limits.threads, limits.ranks, place.part.rank));
-    NIBBLE_ASSIGN(WeightUpload upload,
-                  WeightUpload::begin(*weights.source, threads,
-                                      place.part.rank == 0 ? weights.progress : WeightUpload::Progress()));
+    WeightUploadOf of{.pieces = pieces.get(), .progress = {}};
+    if (place.part.rank == 0) of.progress = weights.progress;
+    NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(*weights.source, threads, std::move(of)));
     return GpuRank::load(config, place, device, upload, limits);
   };
   NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, GpuWorker::start(config, load, limits));

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/cuda/family_configs.h"
 #include "runtime/cuda/gpu_ranks_test_util.h"
 #include "runtime/cuda/random_checkpoint.h"
 
@@ -134,10 +135,11 @@ TEST_F(GpuOwners, InGroupsHaveThemToo) {
   std::vector<Owners> ways = {two_groups};
   if (!small_cases) ways.push_back({4, 2, ExchangeKind::normal});
   expect_owners_to_have_the_bits_of_one_gpu(example, ways);
-  for (const char* name : {"qwen3_next_bf16", "deepseek_v3_fp8"}) {
-    if (!small_cases)
-      expect_owners_to_have_the_bits_of_one_gpu(root / "tests/data/parity" / name, {two_groups});
-  }
+  if (small_cases) return;
+  const RandomCheckpoint states(qwen("Qwen3NextForCausalLM", with_experts(mxfp4_experts)), 1),
+      latents(deepseek(mxfp4_experts), 2);
+  for (const RandomCheckpoint* family : {&states, &latents})
+    expect_owners_to_have_the_bits_of_one_gpu(family->folder(), {two_groups});
 }
 
 // The ranks of a group share the rows of its prompt; those of the other group have hardly any.

@@ -9,6 +9,7 @@
 
 #include "comm/cuda/peer_test_util.h"
 #include "runtime/cuda/gpu_worker_test_util.h"
+#include "runtime/cuda/pinned_pieces.h"
 
 namespace nibble {
 
@@ -20,17 +21,19 @@ inline WorkerLimits limits_of_ranks(const ModelConfig& config, int ranks, bool g
   return limits;
 }
 
-// Each rank reads its part of the checkpoint by itself.
+// Each rank reads its part of the checkpoint by itself, and with the others what they want too.
 inline Result<std::unique_ptr<Worker>> start_ranks(const std::filesystem::path& folder,
                                                    const WorkerLimits& limits) {
   const ModelConfig config = must(read_model_config(folder));
   const WeightSource source = must(WeightSource::open(folder));
+  const std::unique_ptr<PinnedPieces> pieces = must(PinnedPieces::make(2));
   return GpuWorker::start(
       config,
       [&](const CudaPlace& place, int device) -> Result<std::unique_ptr<GpuRank>> {
         cuda_check(cudaSetDevice(device));
         ThreadPool threads(1);
-        NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(source, threads));
+        NIBBLE_ASSIGN(WeightUpload upload,
+                      WeightUpload::begin(source, threads, {.pieces = pieces.get(), .progress = {}}));
         return GpuRank::load(config, place, device, upload, limits);
       },
       limits);

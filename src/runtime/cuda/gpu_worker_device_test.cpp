@@ -98,10 +98,11 @@ TEST_F(GpuWorkerOnTheGpu, AnUploadSaysHowFarItIs) {
   const WeightSource source = must(WeightSource::open(example));
   ThreadPool threads(2);
   std::vector<double> heard;
-  WeightUpload upload = must(WeightUpload::begin(source, threads, [&](double done, double total) {
+  const auto hear = [&](double done, double total) {
     EXPECT_EQ(total, static_cast<double>(source.bytes()));
     heard.push_back(done);
-  }));
+  };
+  WeightUpload upload = must(WeightUpload::begin(source, threads, {.pieces = nullptr, .progress = hear}));
   must(GpuWorker::start(config, upload, limits_of(config, false)));
   ASSERT_GE(heard.size(), source.tensors().size());
   EXPECT_TRUE(std::is_sorted(heard.begin(), heard.end()));
