@@ -1,19 +1,21 @@
 // How fast products with matrices in blocks run, of Qwen3-30B-A3B's shape or another: attention's two
-// products and the expert layer, each in a CUDA graph of 12 layers with weights of their own, so that the
-// second-level cache holds none of the next one's; random codes, random inputs, random experts.
+// products and the expert layer, each in a CUDA graph of at least 12 layers with weights of their own, so
+// that the second-level cache holds none of the next one's; random codes, random inputs, random experts.
 //
 //   blocks_cuda_bench [--formats fp8,fp8_row,fp8_rounded,bf16,nvfp4] [--tokens 1,8,64,...] [--hidden 2048]
-//   [--intermediate 768]
-//                     [--experts 128] [--top-k 8] [--heads 32] [--kv-heads 4] [--head-dim 128]
-//                     [--kernels few|many] [--json FILE]
+//                     [--intermediate 768] [--experts 128] [--top-k 8] [--heads 32] [--kv-heads 4]
+//                     [--head-dim 128] [--kernels few|many] [--dense-shapes ROWSxCOLS,...] [--json FILE]
 //
 // Prints a line for each: microseconds (median of the replays), share on the bytes that must be read of what
-// a kernel that only reads gets from this GPU, TFLOP/s. NVFP4: attention's
-// products alone; bf16: experts alone. fp8_row: with a scale a row; fp8_rounded: of rows rounded to FP8.
+// a kernel that only reads gets from this GPU, TFLOP/s. NVFP4: attention's products alone; bf16: experts
+// alone. fp8_row: with a scale a row; fp8_rounded: of rows rounded to FP8. With --dense-shapes: products with
+// one matrix of each of these shapes instead.
 #include <numeric>
 #include <set>
 #include <sstream>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "ops/cuda/read_peak.cuh"
 #include "ops/linear/cuda/block_linear_cuda.h"
@@ -22,9 +24,10 @@
 namespace nibble {
 namespace {
 
-constexpr int layers = 12;
+constexpr int layers = 12;  // at least
 
 struct Model {
+  std::vector<std::pair<int, int>> dense_shapes;  // rows and columns; if any, nothing else is measured
   int hidden = 2048, intermediate = 768, experts = 128, top_k = 8;
   int heads = 32, kv_heads = 4, head_dim = 128;
   BlockMoePath path = BlockMoePath::faster;
@@ -38,23 +41,25 @@ struct Format {
 
 float some_factor(std::mt19937&) { return 0.0005f; }
 
-// Layers of `experts` matrices of one shape each.
+// Layers of `experts` matrices of one shape each, as many as several second-level caches.
 template <class Codes>
 struct Matrices {
+  static constexpr std::size_t least_bytes = 256u << 20;
   BlockShape<Codes> shape;
-  int experts;
+  int experts, count;  // of layers
   DeviceBuffer codes, factors, row_scales;
 
   Matrices(const Format& format, BlockShape<Codes> shape_, int experts_, std::mt19937& random)
       : shape(shape_),
         experts(experts_),
-        codes(bench::random_weights(layers * of_layer() * shape.bytes(), 3)),
-        factors(bench::filled(std::max<std::size_t>(1, layers * of_layer() * shape.factors() * 2),
-                              some_factor, random)) {
+        count(std::max(layers, static_cast<int>(least_bytes / (of_layer() * shape.bytes())))),
+        codes(bench::random_weights(of_all() * shape.bytes(), 3)),
+        factors(
+            bench::filled(std::max<std::size_t>(1, of_all() * shape.factors() * 2), some_factor, random)) {
     if (format.scales_rows)
-      row_scales =
-          bench::filled(layers * of_layer() * static_cast<std::size_t>(shape.rows), some_factor, random);
+      row_scales = bench::filled(of_all() * static_cast<std::size_t>(shape.rows), some_factor, random);
   }
+  std::size_t of_all() const { return static_cast<std::size_t>(count) * of_layer(); }
   std::size_t of_layer() const { return static_cast<std::size_t>(experts); }
   std::size_t bytes() const { return shape.bytes() + shape.factors() * sizeof(BlockFactors); }
   BlockMatrices<Codes> layer(int index) {
@@ -90,7 +95,7 @@ struct Report {
            double flops) {
     const double seconds = times.median * 1e-6;
     const double share = 100 * bytes / seconds / read_peak, rate = flops / seconds / 1e12;
-    std::printf("%-11s %-7s %5d tokens %9.2f us (%.2f .. %.2f)  %5.1f %% of %.0f GB/s  %6.1f TFLOP/s\n",
+    std::printf("%-11s %-10s %5d tokens %9.2f us (%.2f .. %.2f)  %5.1f %% of %.0f GB/s  %6.1f TFLOP/s\n",
                 format, name, tokens, times.median, times.least, times.most, share, read_peak * 1e-9, rate);
     std::fflush(stdout);
     char line[256];
@@ -112,8 +117,8 @@ void run_dense(const Format& format, const char* name, BlockShape<Codes> shape,
     DeviceBuffer y = bench::zeroed(static_cast<std::size_t>(count) * static_cast<std::size_t>(rows) * 4);
     const Rounding rounding(format, rounded_row_bytes(cols) * static_cast<std::size_t>(count),
                             static_cast<std::size_t>(count));
-    const bench::Times times = bench::time_graph(layers, replays_of(count), [&](cudaStream_t stream) {
-      for (int layer = 0; layer < layers; ++layer) {
+    const bench::Times times = bench::time_graph(matrices.count, replays_of(count), [&](cudaStream_t stream) {
+      for (int layer = 0; layer < matrices.count; ++layer) {
         bench::require(block_linear_cuda(BlockLinearCudaArgs<Codes>{.x = {x.as<std::uint8_t>(), count},
                                                                     .weight = matrices.layer(layer),
                                                                     .y = y.as<float>(),
@@ -183,12 +188,31 @@ template <class Codes>
 void run_format(const Format& format, const Model& model, const std::vector<int>& tokens, Report& report,
                 std::mt19937& random) {
   if constexpr (!std::is_same_v<Codes, Bf16Codes>) {
+    for (const auto& [rows, cols] : model.dense_shapes) {
+      const std::string name = std::to_string(rows) + "x" + std::to_string(cols);
+      run_dense<Codes>(format, name.c_str(), {rows, cols}, tokens, report, random);
+    }
+    if (!model.dense_shapes.empty()) return;
     const int heads = model.heads * model.head_dim;
     run_dense<Codes>(format, "qkv", {heads + 2 * model.kv_heads * model.head_dim, model.hidden}, tokens,
                      report, random);
     run_dense<Codes>(format, "o", {model.hidden, heads}, tokens, report, random);
   }
   if constexpr (!std::is_same_v<Codes, Nvfp4Codes>) run_experts<Codes>(format, model, tokens, report, random);
+}
+
+std::vector<std::pair<int, int>> shapes_of(const char* text) {
+  std::vector<std::pair<int, int>> shapes;
+  std::istringstream all(text);
+  for (std::string each; std::getline(all, each, ',');) {
+    std::pair<int, int> shape;
+    if (std::sscanf(each.c_str(), "%dx%d", &shape.first, &shape.second) != 2) {
+      std::fprintf(stderr, "a shape is ROWSxCOLS, not %s\n", each.c_str());
+      std::exit(2);
+    }
+    shapes.push_back(shape);
+  }
+  return shapes;
 }
 
 }  // namespace
@@ -213,6 +237,7 @@ int main(int argc, char** argv) {
     if (option == "--top-k") model.top_k = std::atoi(argv[i + 1]);
     if (option == "--heads") model.heads = std::atoi(argv[i + 1]);
     if (option == "--kv-heads") model.kv_heads = std::atoi(argv[i + 1]);
+    if (option == "--dense-shapes") model.dense_shapes = shapes_of(argv[i + 1]);
     if (option == "--head-dim") model.head_dim = std::atoi(argv[i + 1]);
   }
   if (!bench::has_gpu()) return 77;
