@@ -104,53 +104,120 @@ TEST_F(OnTheGpu, AScaleOfARowMultipliesTheFinishedSum) {
   }
 }
 
+struct Nvfp4Matrix {
+  RandomNvfp4 host;
+  BlockShape<Nvfp4Codes> shape;
+  DeviceBuffer granules, factors;
+
+  Nvfp4Matrix(std::mt19937& random, int rows, int cols) : host(random, 1, rows, cols), shape{rows, cols} {
+    DeviceBuffer codes = on_device(host.codes), scales = on_device(host.scales);
+    granules = device_bytes(shape.bytes(), 0xcd);
+    const Status status = repack_nvfp4_cuda({.codes = codes.as<std::uint8_t>(),
+                                             .scales = scales.as<std::uint8_t>(),
+                                             .experts = 1,
+                                             .shape = {rows, cols},
+                                             .out = granules.as<std::uint8_t>()},
+                                            nullptr);
+    NIBBLE_CHECK(status.ok(), status.message());
+    const float scale = 128.0f * host.tensor_scales[0];
+    factors = on_device(std::vector<BlockFactors>(shape.factors(), {scale, scale}));
+  }
+
+  std::vector<float> product(const std::vector<Bf16>& x, BlockLinearPath path) {
+    const int tokens = static_cast<int>(x.size()) / shape.cols;
+    DeviceBuffer tiles = tokens_of(x, shape.cols);
+    std::vector<float> result(static_cast<std::size_t>(tokens * shape.rows));
+    DeviceBuffer y = device_bytes(result.size() * 4, 0xff);
+    const Status status = block_linear_cuda(
+        BlockLinearCudaArgs<Nvfp4Codes>{
+            .x = {tiles.as<std::uint8_t>(), tokens},
+            .weight = {granules.as<std::uint8_t>(), factors.as<BlockFactors>(), 1, shape},
+            .y = y.as<float>(),
+            .y_stride = shape.rows,
+            .path = path},
+        nullptr);
+    NIBBLE_CHECK(status.ok(), status.message());
+    y.copy_to(std::span(result));
+    return result;
+  }
+};
+
 // Codes times scales of sixteens are exact, and the matrix's own scale multiplies the sum of a block.
 TEST_F(OnTheGpu, Nvfp4IsNearDoublePrecisionByBothKernels) {
   std::mt19937 random(3);
-  constexpr int rows = 48, cols = 208, tokens = 37;
-  const RandomNvfp4 host(random, 1, rows, cols);
-  const BlockShape<Nvfp4Codes> shape{rows, cols};
-  DeviceBuffer codes = on_device(host.codes), scales = on_device(host.scales);
-  DeviceBuffer granules = device_bytes(shape.bytes(), 0xcd);
-  ASSERT_TRUE(repack_nvfp4_cuda({.codes = codes.as<std::uint8_t>(),
-                                 .scales = scales.as<std::uint8_t>(),
-                                 .experts = 1,
-                                 .shape = {rows, cols},
-                                 .out = granules.as<std::uint8_t>()},
-                                nullptr)
-                  .ok());
-  const float scale = host.tensor_scales[0];
-  DeviceBuffer factors =
-      on_device(std::vector<BlockFactors>(shape.factors(), {128.0f * scale, 128.0f * scale}));
-  const std::vector<Bf16> x = random_bf16(random, std::size_t{tokens} * cols);
-  DeviceBuffer tiles = tokens_of(x, cols);
-  std::vector<float> found[2];
-  for (const bool many : {false, true}) {
-    const int count = many ? tokens : 32;  // each kernel's
-    DeviceBuffer y = device_bytes(static_cast<std::size_t>(count) * rows * 4, 0xff);
-    const BlockLinearCudaArgs<Nvfp4Codes> args{
-        .x = {tiles.as<std::uint8_t>(), count},
-        .weight = {granules.as<std::uint8_t>(), factors.as<BlockFactors>(), 1, shape},
-        .y = y.as<float>(),
-        .y_stride = rows,
-        .path = many ? BlockLinearPath::many : BlockLinearPath::few};
-    ASSERT_TRUE(block_linear_cuda(args, nullptr).ok());
-    found[many].resize(static_cast<std::size_t>(count) * rows);
-    y.copy_to(std::span(found[many]));
-  }
-  EXPECT_TRUE(std::equal(found[0].begin(), found[0].end(), found[1].begin()));
+  constexpr int rows = 48, cols = 208, tokens = 37, few_tokens = 32;
+  Nvfp4Matrix matrix(random, rows, cols);
+  const std::vector<Bf16> x = random_bf16(random, std::size_t{tokens} * cols),
+                          first(x.begin(), x.begin() + few_tokens * cols);
+  const std::vector<float> few = matrix.product(first, BlockLinearPath::few),
+                           many = matrix.product(x, BlockLinearPath::many);
+  EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()));
   double apart = 0, norm = 0;
-  for (std::size_t i = 0; i < found[1].size(); ++i) {
+  for (std::size_t i = 0; i < many.size(); ++i) {
     double exact = 0;
     for (int col = 0; col < cols; ++col) {
-      exact += double{host.unscaled(0, static_cast<int>(i) % rows, col)} *
+      exact += double{matrix.host.unscaled(0, static_cast<int>(i) % rows, col)} *
                double{x[i / rows * cols + static_cast<std::size_t>(col)].to_float()};
     }
-    exact *= double{scale};
-    apart += (double{found[1][i]} - exact) * (double{found[1][i]} - exact);
+    exact *= double{matrix.host.tensor_scales[0]};
+    apart += (double{many[i]} - exact) * (double{many[i]} - exact);
     norm += exact * exact;
   }
   EXPECT_LT(std::sqrt(apart / norm), 1e-5);
+}
+
+// Shapes of products of up to eight rows: one pass of K and more, with a last block of a single sixteen, of a
+// half or whole; matrices of fewer granules than multiprocessors, and of so many that totals do not all wait
+// together.
+struct FewRowsShape {
+  int rows, cols;
+};
+std::vector<FewRowsShape> few_rows_shapes() {
+  return {{32, 2048},
+          {48, 2064},
+          {80, 2112},
+          {112, 4096},
+          {16, 7168},
+          {16, 16384},
+          {small_cases ? 592 : 20000, 2064}};
+}
+
+TEST_P(Fp8OnTheGpu, UpToEightRowsHaveTheBitsOfManyWhateverK) {
+  if (IsSkipped()) return;
+  std::mt19937 random(5);
+  for (const auto& [rows, cols] : few_rows_shapes()) {
+    RandomBlocks<E4m3Codes> matrix(random, 1, 1, rows, cols);
+    if (GetParam()) matrix.scale_rows(random);
+    matrix.upload(ColumnOrder::steps);
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(8 * cols));
+    const std::vector<float> many = product_on_gpu(matrix, x, BlockLinearPath::many);
+    for (const int count : {1, 2, 3, 5, 7, 8}) {
+      const std::vector<float> few =
+          product_on_gpu(matrix, {x.begin(), x.begin() + count * cols}, BlockLinearPath::few);
+      EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()))
+          << count << " by " << rows << " x " << cols;
+    }
+  }
+}
+
+TEST_F(OnTheGpu, UpToEightRowsOfNvfp4HaveTheBitsOfManyWhateverK) {
+  std::mt19937 random(6);
+  for (const auto& [rows, cols] : few_rows_shapes()) {
+    Nvfp4Matrix matrix(random, rows, cols);
+    // Factors that no checkpoint has: each block's and each row's tell.
+    std::vector<BlockFactors> factors;
+    for (std::size_t i = 0; i < matrix.shape.factors(); ++i)
+      factors.push_back({1 + 0.01f * static_cast<float>(i % 89), 2 + 0.01f * static_cast<float>(i % 97)});
+    matrix.factors = on_device(factors);
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(8 * cols));
+    const std::vector<float> many = matrix.product(x, BlockLinearPath::many);
+    for (const int count : {1, 2, 3, 5, 7, 8}) {
+      const std::vector<float> few =
+          matrix.product({x.begin(), x.begin() + count * cols}, BlockLinearPath::few);
+      EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()))
+          << count << " by " << rows << " x " << cols;
+    }
+  }
 }
 
 TEST_F(OnTheGpu, ANarrowProductBesideAWideOneHasTheBitsOfALaunchOfItsOwn) {

@@ -1,5 +1,5 @@
 // Products with one matrix in blocks (block_matrices.h) for up to eight rows of activations and a short
-// K, at most 16 blocks of 128 columns.
+// K, at most 16 blocks of 128 columns. A longer K is block_products_long.cuh's.
 //
 // Each of 16 warps has one block of every granule of the grid block's, so what it does for a granule is
 // always the same: wait, multiply, leave what it found, ask for the next weights. What decides the time is
@@ -9,6 +9,8 @@
 // A warp's ring has four granules' blocks and is filled before the kernels ahead have ended: 128 KB of FP8 a
 // multiprocessor, which leaves room for a block of the launch before or behind it.
 #pragma once
+
+#include <algorithm>
 
 #include "ops/cuda/ring_stage.cuh"
 #include "ops/linear/cuda/block_products_few.cuh"

@@ -5,6 +5,7 @@
 
 #include "ops/linear/cuda/block_linear_cuda.h"
 #include "ops/linear/cuda/block_products_few.cuh"
+#include "ops/linear/cuda/block_products_long.cuh"
 #include "ops/linear/cuda/block_products_many.cuh"
 #include "ops/linear/cuda/block_products_rounded.cuh"
 #include "ops/linear/cuda/block_products_short.cuh"
@@ -82,6 +83,8 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
     const FewParams<Codes, StoreRows> params{args.weight, x, tokens, store, args.lets_beside};
     if (short_takes(shape, tokens)) {
       launch_short(params, stream);
+    } else if (tokens <= long_rows) {
+      launch_long(params, stream);
     } else {
       launch_few(params, stream);
     }

@@ -39,6 +39,11 @@ inline void bulk_copy_once_to_shared(void* shared, const void* global, std::uint
                                      std::uint64_t* barrier) {
   emulation::copy_to_shared(shared, global, bytes, barrier);
 }
+inline std::uint64_t copied_once() { return 0; }
+inline void bulk_copy_once_to_shared(void* shared, const void* global, std::uint32_t bytes,
+                                     std::uint64_t* barrier, std::uint64_t) {
+  emulation::copy_to_shared(shared, global, bytes, barrier);
+}
 
 inline void bulk_copy_to_global(void* global, const void* shared, std::uint32_t bytes) {
   emulation::copy_from_shared(global, shared, bytes);
