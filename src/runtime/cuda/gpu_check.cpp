@@ -253,7 +253,7 @@ Result<std::string> check_attention() {
                                            .scale = scale,
                                            .out = out.as<std::uint8_t>(),
                                            .rows = how,
-                                           .short_contexts = slots <= attention_lone_positions,
+                                           .short_contexts = slots <= attention_short_positions(kv_head_dim),
                                            .max_splits = splits,
                                            .workspace = {partials.as<float>()}},
                                           nullptr));

@@ -11,6 +11,7 @@
 #include "models/cuda/random_numbers.h"
 #include "models/cuda/random_weights.h"
 #include "models/model_traits.h"
+#include "ops/attention/cuda/attention_cuda.h"
 #include "runtime/cuda/gpu_worker_test_util.h"
 #include "runtime/cuda/random_checkpoint.h"
 
@@ -90,6 +91,29 @@ TEST_F(Qwen3MoeOnTheGpu, AgreesWithTheCpuOnKeysAndValuesInE4m3) {
 TEST_F(Qwen3MoeOnTheGpu, ASequencesBitsDependNeitherOnChunksNorOnCompanyNorOnGraphs) {
   const RandomCheckpoint checkpoint(config_json({128, 8, 1, false, false}), 3);
   expect_the_same_bits_in_chunks_in_company_and_in_graphs(checkpoint.folder(), DType::bf16);
+}
+
+// Attention of a sequence that is alone has other kernels for short contexts, which the host must leave where
+// heads of this size are no longer short.
+TEST_F(Qwen3MoeOnTheGpu, AnAnswerThatOutgrowsShortContextsKeepsItsBits) {
+  const RandomCheckpoint checkpoint(config_json({128, 8, 1, false, false}), 8);
+  const int most = attention_short_positions(128);
+  const std::unique_ptr<Worker> worker = gpu_worker_of(
+      checkpoint.folder(),
+      limits_of(must(read_model_config(checkpoint.folder())), true, {160, 12, most + page_size, 24}));
+  // The first page's keys and values again and again, up to the page that ends at the border.
+  Sequence sequence = sequence_of(random_prompt(2, 2 * page_size - 2), 2 * page_size, {3, 5});
+  step(*worker, {&sequence});
+  sequence.table.assign(static_cast<std::size_t>(most / page_size - 1), 3);
+  sequence.table.insert(sequence.table.end(), {5, 4});
+  sequence.tokens.resize(static_cast<std::size_t>(most - 1), 7);
+  sequence.done = static_cast<std::size_t>(most - 2);
+  sequence.heard = {};
+  Sequence beside = sequence_of(random_prompt(3, 5), 5, {8});
+  step(*worker, {&beside});
+  const Heard alone = run_alone(*worker, sequence, 5);
+  while (sequence.heard.tokens.size() < 5) step(*worker, {&sequence, &beside});
+  EXPECT_TRUE(sequence.heard == alone);
 }
 
 #ifndef NIBBLE_GPU_EMULATION  // there the expert layer's own tests ask that

@@ -55,7 +55,7 @@ class StepInputs {
   // Whether one run of attention has room for all of the filled step's splits.
   bool is_one_run() const { return runs_.size() == 1; }
   // Whether all of the filled step's sequences are short ones to attention.
-  bool has_short_contexts() const { return longest_ <= attention_lone_positions; }
+  bool has_short_contexts() const { return longest_ <= attention_short_positions(heads_.dim); }
   // Queues the copy of what was filled.
   void copy(cudaStream_t stream);
 

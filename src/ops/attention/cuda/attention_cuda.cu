@@ -10,18 +10,16 @@ constexpr int most_windows_by_blocks = 8;
 // A warp alone takes longer for a sequence's KV head than eight do together, but many take theirs at once.
 constexpr int many_windows = 32;  // sequences
 
-// Of heads of 64 alone. Wider ones have the kernel for few rows in every case, whose bits are the same.
+// Others have the kernel for few rows, whose bits are the same.
 bool takes_short(const AttentionCudaArgs& args) {
-  if (args.cache.head_dim != kv_head_dim) return false;
-  return is_short_window(args.window)
-             ? args.sequence_count <= most_windows_by_blocks
-             : args.short_contexts && args.sequence_count <= attention_short_contexts;
+  if (is_short_window(args.window, args.cache.head_dim)) return args.sequence_count <= most_windows_by_blocks;
+  return args.cache.head_dim <= 128 && args.short_contexts && args.sequence_count <= attention_short_contexts;
 }
 
 }  // namespace
 
 int attention_shared_bytes(const AttentionCudaArgs& args) {
-  return takes_short(args) ? shared_of_attention_short(args.window)
+  return takes_short(args) ? shared_of_attention_short(args.window, args.cache.head_dim)
                            : shared_of_attention_few(args.sequence_count, args.cache.head_dim);
 }
 
@@ -52,8 +50,8 @@ Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
                             " sequences, not " + std::to_string(args.sequence_count));
   }
   if (args.sequence_count == 0) return {};
-  const bool by_warps = args.cache.head_dim == kv_head_dim && is_short_window(args.window) &&
-                        args.sequence_count >= many_windows;
+  const bool by_warps =
+      is_short_window(args.window, args.cache.head_dim) && args.sequence_count >= many_windows;
   const auto of_few_rows = takes_short(args) ? launch_attention_short
                            : by_warps        ? launch_attention_window
                                              : launch_attention_few;

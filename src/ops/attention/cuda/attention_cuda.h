@@ -43,12 +43,15 @@ NIBBLE_HOST_DEVICE constexpr int attention_step_of(int head_dim) {
 }
 inline constexpr int attention_step = attention_step_of(kv_head_dim);
 inline constexpr int attention_lone_steps = 16;  // from position 0 on, splits of their own
-inline constexpr int attention_lone_positions = attention_lone_steps * attention_step;
 inline constexpr int attention_split_steps = 4;  // of a later split
 inline constexpr int attention_tile = 16;  // queries (rows x heads of one KV head) of a sequence of few rows
 inline constexpr int attention_max_sequences = 1024;  // of one launch
-// So many sequences' short contexts have a kernel of their own: clusters of more find no room.
+// So many sequences' short contexts, whose steps are all lone, have a kernel of their own: clusters of more
+// find no room.
 inline constexpr int attention_short_contexts = 1;
+constexpr int attention_short_positions(int head_dim) {  // the most of such a context
+  return attention_lone_steps * attention_step_of(head_dim);
+}
 // Of a query and a split: o, l by lanes, m.
 NIBBLE_HOST_DEVICE constexpr int attention_partial_floats_of(int head_dim) { return head_dim + 8; }
 inline constexpr int attention_partial_floats = attention_partial_floats_of(kv_head_dim);
@@ -99,7 +102,7 @@ struct AttentionCudaArgs {
   float scale = 1.0f;            // above 0
   std::uint8_t* out = nullptr;   // token tiles (ops/linear/cuda/dense_tiles.h) of heads * head_dim columns
   AttentionRows rows = AttentionRows::both;
-  bool short_contexts = false;  // no sequence has positions behind attention_lone_positions
+  bool short_contexts = false;  // no sequence has more than attention_short_positions
   int max_splits = 0;           // at least the splits of all sequences of few rows: the room for partials
   // sequences, page_table, and keys and values of positions before each sequence's first_position were in
   // memory before the kernel ahead in the stream began: what may run beside that one may read them.

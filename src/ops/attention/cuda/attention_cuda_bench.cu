@@ -162,7 +162,7 @@ int main(int argc, char** argv) {
         if (batch == 8 && positions == 65536) continue;
         for (const int window : windows) {
           if (window > 0 && positions != 8192) continue;
-          const bool is_short = positions <= attention_lone_positions && window == 0;
+          const bool is_short = positions <= attention_short_positions(heads.dims) && window == 0;
           if (is_short && batch <= attention_short_contexts)
             lines.push_back(run(heads, {batch, positions, window, 1, dtype, true}, memory.rate, random));
           lines.push_back(run(heads, {batch, positions, window, 1, dtype}, memory.rate, random));

@@ -83,6 +83,23 @@ struct Sequence {
     }
   }
 
+  // With keys and values that are no numbers outside positions [first, past).
+  Sequence seen_from(int first, int past) const {
+    Sequence poisoned = *this;
+    for (int position = 0; position < length; ++position) {
+      if (position >= first && position < past) continue;
+      const int slot = pages[static_cast<std::size_t>(position / shape.page_size)] * shape.page_size +
+                       position % shape.page_size;
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        for (int d = 0; d < shape.head_dim; ++d) {
+          poisoned.store(poisoned.keys, element_of(shape, slots, head, slot, d, false), Bf16{0x7fc0});
+          poisoned.store(poisoned.values, element_of(shape, slots, head, slot, d, true), Bf16{0x7fc0});
+        }
+      }
+    }
+    return poisoned;
+  }
+
   // What the device gives for queries at these positions: rows i of q, cut into sequences of some rows each.
   // [rows, heads, head_dim].
   std::vector<Bf16> on_gpu(const std::vector<SequenceCuda>& cuts, AttentionRows rows,
@@ -149,7 +166,8 @@ class AttentionLaunch {
         table_(on_device(sequence.pages)) {
     for (const SequenceCuda& cut : cuts) {
       rows_ += cut.row_count;
-      short_contexts_ &= cut.first_position + cut.row_count <= attention_lone_positions;
+      short_contexts_ &=
+          cut.first_position + cut.row_count <= attention_short_positions(sequence.shape.head_dim);
       splits_ += attention_splits(cut.first_position + cut.row_count, sequence.shape.head_dim);
     }
     std::vector<Bf16> queries(static_cast<std::size_t>(rows_ * width_));
@@ -163,26 +181,31 @@ class AttentionLaunch {
         device_bytes(attention_partials(splits_, sequence.shape.kv_heads, sequence.shape.head_dim) * 4, 0xff);
   }
 
-  void queue(AttentionRows rows, bool settled, cudaStream_t stream) {
+  // As if contexts could be of any length, which have other kernels.
+  void forget_lengths() { short_contexts_ = false; }
+
+  AttentionCudaArgs args(AttentionRows rows, bool settled) {
     const Shape& shape = sequence_.shape;
-    const Status status = attention_cuda({.q = q_.as<Bf16>(),
-                                          .heads = shape.heads,
-                                          .sequences = cuts_.as<SequenceCuda>(),
-                                          .sequence_count = sequence_count(),
-                                          .page_table = table_.as<std::int32_t>(),
-                                          .page_size = shape.page_size,
-                                          .cache = {keys_.data(), values_.data(), shape.kv_heads,
-                                                    sequence_.slots, shape.dtype, shape.head_dim},
-                                          .window = shape.window,
-                                          .sinks = shape.sinks ? sinks_.as<float>() : nullptr,
-                                          .scale = 0.125f,
-                                          .out = out_.as<std::uint8_t>(),
-                                          .rows = rows,
-                                          .short_contexts = short_contexts_,
-                                          .max_splits = splits_,
-                                          .settled = settled,
-                                          .workspace = {partials_.as<float>()}},
-                                         stream);
+    return {
+        .q = q_.as<Bf16>(),
+        .heads = shape.heads,
+        .sequences = cuts_.as<SequenceCuda>(),
+        .sequence_count = sequence_count(),
+        .page_table = table_.as<std::int32_t>(),
+        .page_size = shape.page_size,
+        .cache = {keys_.data(), values_.data(), shape.kv_heads, sequence_.slots, shape.dtype, shape.head_dim},
+        .window = shape.window,
+        .sinks = shape.sinks ? sinks_.as<float>() : nullptr,
+        .scale = 0.125f,
+        .out = out_.as<std::uint8_t>(),
+        .rows = rows,
+        .short_contexts = short_contexts_,
+        .max_splits = splits_,
+        .settled = settled,
+        .workspace = {partials_.as<float>()}};
+  }
+  void queue(AttentionRows rows, bool settled, cudaStream_t stream) {
+    const Status status = attention_cuda(args(rows, settled), stream);
     NIBBLE_CHECK(status.ok(), status.message());
   }
 
@@ -338,6 +361,74 @@ TEST_F(AttentionOnTheGpu, GivesFewSequencesThatSeeLittleTheSameBits) {
   }
 }
 
+// The last `rows` rows of a context that is alone, by the kernel for short ones where it is short, or else by
+// the one for few rows, which takes all that are not known to be short. Nothing that they do not see is a
+// number.
+void expect_same_alone(std::mt19937& random, const Shape& shape, int length, int rows) {
+  const Sequence sequence(random, shape, length);
+  const std::vector<SequenceCuda> cut = {{0, rows, length - rows, 0}};
+  const AttentionRows which = rows == 1 ? AttentionRows::one : AttentionRows::both;
+  AttentionLaunch few(sequence, cut);
+  few.forget_lengths();
+  few.queue(which, false, nullptr);
+  const std::vector<Bf16> expected = few.result();
+  const int first = shape.window > 0 ? length - rows - shape.window + 1 : 0;
+  const Sequence hostile = sequence.seen_from(first, length);
+  for (const bool settled : {false, true}) {
+    AttentionLaunch alone(hostile, cut);
+    const int most = attention_short_positions(shape.head_dim);
+    EXPECT_EQ(
+        attention_shared_bytes(alone.args(which, settled)) < attention_shared_bytes(few.args(which, settled)),
+        length <= most)
+        << "the other kernel";
+    alone.queue(which, settled, nullptr);
+    EXPECT_TRUE(same(expected, alone.result())) << name_of(shape, length) << ", " << rows << " rows";
+  }
+}
+
+class AttentionOfALoneContext : public OnTheGpu, public testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(HeadDims, AttentionOfALoneContext, testing::Values(64, 128));
+
+TEST_P(AttentionOfALoneContext, HasTheSameBitsWhetherItIsKnownToBeShort) {
+  std::mt19937 random(11);
+  const int dims = GetParam(), step = attention_step_of(dims), most = attention_short_positions(dims);
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
+    for (const int group : {1, 2, 4, 8, 16}) {
+      if (small_cases && dtype == DType::f8_e4m3 && group % 8 != 0) continue;
+      const Shape shape{2 * group, 2, 64, 0, group % 8 == 0, dtype, dims};
+      for (const int length : {1, 15, 16, 17, step, step + 1, 5 * step - 20})
+        expect_same_alone(random, shape, length, 1);
+    }
+    for (const int length : {most - step, most, most + 1})
+      expect_same_alone(random, {16, 1, 128, 0, false, dtype, dims}, length, 1);
+  }
+}
+
+// Rows whose queries fill a tile or a part of it, and windows, which begin anywhere in a step.
+TEST_P(AttentionOfALoneContext, HasTheSameBitsInSeveralRowsAndWindows) {
+  std::mt19937 random(12);
+  const int dims = GetParam(), most = attention_short_positions(dims);
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
+    for (const auto& [group, rows] :
+         std::vector<std::pair<int, int>>{{1, 16}, {1, 3}, {2, 5}, {4, 3}, {8, 2}, {16, 1}}) {
+      for (const int window : {0, 150, 300})
+        expect_same_alone(random, {group, 1, 64, window, true, dtype, dims}, 333, rows);
+    }
+    expect_same_alone(random, {8, 1, 64, 0, true, dtype, dims}, most, 2);
+    expect_same_alone(random, {4, 2, 64, 700, false, dtype, dims}, most, 3);
+  }
+  if (dims == 64) return;  // whose short windows have a kernel in any context
+  expect_same_alone(random, {8, 1, 64, 40, true, DType::bf16, dims}, 200, 1);
+}
+
+TEST_P(AttentionOfALoneContext, MayHaveNoRowsOrMoreThanATileOfThem) {
+  std::mt19937 random(13);
+  const Sequence sequence(random, {8, 1, 64, 0, true, DType::bf16, GetParam()}, 150);
+  EXPECT_TRUE(sequence.on_gpu({{0, 0, 0, 0}}, AttentionRows::one).empty());
+  EXPECT_TRUE(same(sequence.on_gpu({{0, 5, 145, 0}}, AttentionRows::both),
+                   sequence.on_gpu({{0, 5, 145, 0}}, AttentionRows::all_as_many)));
+}
+
 // Of heads of 256 a tile's steps go to two halves of a block in turns, on from one tile to the next. So there
 // are tiles of one step, of odd and even numbers of them, and such as begin within a split, in several
 // orders, and more of them than an emulated GPU has multiprocessors.
@@ -380,15 +471,7 @@ TEST_F(AttentionOnTheGpu, KeepsNotANumberOutOfTilesOfWideHeads) {
     const Sequence sequence(random, shape, 300);
     for (const RowRun& run : runs_of_any_steps()) {
       if (run.first + run.count > sequence.length) continue;
-      Sequence poisoned = sequence;
-      for (int position = 0; position < sequence.length; ++position) {
-        if (position > run.first - shape.window && position < run.first + run.count) continue;
-        const int slot = sequence.pages[static_cast<std::size_t>(position / 64)] * 64 + position % 64;
-        for (int d = 0; d < shape.head_dim; ++d) {
-          poisoned.store(poisoned.keys, element_of(shape, sequence.slots, 0, slot, d, false), Bf16{0x7fc0});
-          poisoned.store(poisoned.values, element_of(shape, sequence.slots, 0, slot, d, true), Bf16{0x7fc0});
-        }
-      }
+      const Sequence poisoned = sequence.seen_from(run.first - shape.window + 1, run.first + run.count);
       const std::vector<SequenceCuda> cut = {{0, run.count, run.first, 0}};
       EXPECT_TRUE(same(sequence.on_gpu(cut, AttentionRows::all_as_many),
                        poisoned.on_gpu(cut, AttentionRows::all_as_many)))

@@ -9,25 +9,18 @@
 
 namespace nibble::few_rows {
 
-inline constexpr int warps = 8;  // that share a step
+inline constexpr int warps = step_warps;
 inline constexpr int readers = warps * 32;
 inline constexpr int few_threads = readers + 32;
 inline constexpr int staged_bytes = 64 * 1024;  // of totals that other blocks have left
 template <int dims>
 inline constexpr int ring_bytes = dims > 128 ? 128 * 1024 : 64 * 1024;
-// What a warp has of a step: so many groups (kv_cuda.h) of its keys and as many of its values.
 template <int dims>
-struct Part {
-  static constexpr int step = attention_step_of(dims);
-  static constexpr int eights = step / warps / 8;      // of positions, of the scores
-  static constexpr int dim_eights = dims / warps / 8;  // of dimensions, of the outputs
-  static constexpr int sixteens = step / 16;           // of positions, of the whole step
-  static constexpr int groups = dims > 128 ? 4 : 2;
+struct Part : WarpPart<dims> {
   static constexpr int partial_floats = attention_partial_floats_of(dims);
   static constexpr int partial_quads = partial_floats / 4;
   static constexpr int total_quads = dims / 4 + 1;  // of them: o and l
   static constexpr int rows_once = readers / total_quads;
-  static_assert(eights * dim_eights == groups);
 };
 
 inline constexpr int most_slots = ring_bytes<64> / attention_slot_bytes<KvE4m3>;

@@ -17,6 +17,18 @@ template <class Kv, int head_dim = kv_head_dim>
 inline constexpr int attention_slot_bytes =  // a step's keys, or values, of one head
     kv_chunk_bytes<Kv>* attention_step_of(head_dim) / kv_chunk_slots*(head_dim / kv_head_dim);
 
+inline constexpr int step_warps = 8;  // of a block, which share each step of sequences of few rows
+// What a warp has of a step: so many groups (kv_cuda.h) of its keys and as many of its values.
+template <int dims>
+struct WarpPart {
+  static constexpr int step = attention_step_of(dims);
+  static constexpr int eights = step / step_warps / 8;      // of positions, of the scores
+  static constexpr int dim_eights = dims / step_warps / 8;  // of dimensions, of the outputs
+  static constexpr int sixteens = step / 16;                // of positions, of the whole step
+  static constexpr int groups = dims > 128 ? 4 : 2;
+  static_assert(eights * dim_eights == groups);
+};
+
 // 2^d for a whole d <= 0: 0 below -126, and where d is no number. 2^23 puts the exponent into the lowest
 // bits.
 __device__ __forceinline__ float power_of_two(float d) {
@@ -289,8 +301,10 @@ __device__ __forceinline__ bool has_few_rows(const SequenceCuda& sequence, int g
   return sequence.row_count << group_bits <= attention_tile;
 }
 
-// A window that lies in two steps.
-inline bool is_short_window(int window) { return window > 0 && window <= attention_step; }
+// A window that lies in two steps. Windows of wider heads, whose steps are shorter, have no kernels.
+inline bool is_short_window(int window, int head_dim) {
+  return head_dim == kv_head_dim && window > 0 && window <= attention_step;
+}
 
 // What launch_attention_few would take as well: short windows or short contexts of few sequences, and short
 // windows of many.
@@ -305,7 +319,7 @@ inline SharedShare share_of_attention(const AttentionCudaArgs& args) {
   return args.rows == AttentionRows::one ? share_of(args.sequence_count) : shared_196_kb;
 }
 // Bytes a block.
-int shared_of_attention_short(int window);
+int shared_of_attention_short(int window, int head_dim);
 int shared_of_attention_few(int sequences, int head_dim);
 
 }  // namespace nibble

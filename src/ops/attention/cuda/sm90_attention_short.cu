@@ -1,35 +1,46 @@
-// paged_attention for few sequences of few rows that see little (decode): windows of up to a step, and whole
-// contexts of up to 16 steps, each of which is a split. For the order of additions see attention_cuda.h.
+// paged_attention for few sequences of few rows that see little (decode), of heads of 64 or 128 dimensions:
+// whole contexts of up to 16 steps, each of which is a split, and of heads of 64 windows of up to a step. For
+// the order of additions see attention_cuda.h.
 //
-// A block of eight warps takes two steps of a sequence's KV head at a time. In the first product each warp
-// has 16 positions of a step, in the second 8 dimensions; keys and values go from memory straight into its
-// registers, as operands, before the grids ahead have ended: all but the chunks with the sequence's new rows.
-// So between a query's arrival and a step's sums there are two barriers, where warps exchange their largest
-// scores and their weights. A window lies in two steps and is one block's. Of a whole context each block of a
-// cluster has two steps, and sends what they sum up to the block that ends the query.
+// A block of eight warps takes two steps of a sequence's KV head at a time, for eight queries. In the first
+// product each warp has 16 positions of a step, in the second 8 dimensions (of heads of 128: 8 and 16); keys
+// and values go from memory straight into its registers, as operands, before the grids ahead have ended: all
+// but the chunks with the sequence's new rows. So between a query's arrival and a step's sums there are two
+// barriers, where warps exchange their largest scores and their weights. A window lies in two steps and is
+// one block's. Each eight queries of a whole context have a cluster, of whose blocks each has two steps, and
+// sends what they sum up to the block that ends the query. A tile's other eight have a cluster of their own:
+// so its keys and values, which are few, come twice from the second-level cache, and nothing takes longer.
 //
-// Bytes: 256 a position and KV head in bfloat16, whole chunks. A launch is latency, much of it that of
-// instructions that come from afar: so before its queries are there, each block does once what it will do
-// with them, with other numbers (a decode step of gpt-oss-120b is 4 % longer without).
+// Bytes: 256 a position and KV head in bfloat16 (of heads of 128: 512), whole chunks. A launch is latency,
+// much of it that of instructions that come from afar: so before its queries are there, each block does once
+// what it will do with them, with other numbers (a decode step of gpt-oss-120b is 4 % longer without).
 #include "ops/attention/cuda/attention_steps.cuh"
 #include "ops/attention/cuda/kv_operands.cuh"
 #include "ops/ptx/cluster.cuh"
+#include "ops/ptx/load.cuh"
 
 namespace nibble {
 namespace {
 
-constexpr int warps = attention_step / 16;
+constexpr int warps = step_warps;
 constexpr int short_threads = warps * 32;
 constexpr int abreast = 2;  // steps
 constexpr int queries_once = 8;
 constexpr int cluster_blocks = 8;
-static_assert(warps * 8 == kv_head_dim);
 static_assert(cluster_blocks * abreast == attention_lone_steps && cluster_blocks == queries_once);
 
+// Whether each warp fetches one query for all of them, and not each all. All of a wider one would take the
+// registers that keys and values on their way need.
+template <int dims>
+inline constexpr bool shares_queries = dims > kv_head_dim;
+
+template <int dims>
 struct ShortShared {
   float largest[abreast][queries_once][warps];
-  uint2 weights[abreast][warps][32];
+  uint2 weights[abreast][WarpPart<dims>::sixteens][32];
   float4 sums[abreast][warps][queries_once];  // by lanes
+  // A query each, the last word of which nobody has: so rows' same columns lie in different banks.
+  uint4 queries[shares_queries<dims> ? queries_once : 1][dims / 8 + 1];
 };
 
 // A warp of the block, a lane, and its place in operands: query g, columns 2t and 2t + 1.
@@ -42,85 +53,121 @@ struct Reader {
   }
 };
 
-// What a warp has of a step: the keys of its 16 positions and 8 dimensions of all values, zero where the tile
+// Eight queries as operands of the tensor core: of k16 step s what mma_m16n8k16_bf16 wants of row g.
+template <int dims>
+struct EightQueries {
+  std::uint32_t step[dims / 16][2];
+
+  __device__ __forceinline__ EightQueries(const Bf16* own, int t) {
+#pragma unroll
+    for (int i = 0; i < dims / 8; ++i)
+      step[i / 2][i % 2] = *reinterpret_cast<const std::uint32_t*>(own + 8 * i + 2 * t);
+  }
+  __device__ __forceinline__ EightQueries(const ShortShared<dims>& shared, int lane) {
+#pragma unroll
+    for (int s = 0; s < dims / 16; s += 2)
+      ptx::load_matrices(step[s][0], step[s][1], step[s + 1][0], step[s + 1][1],
+                         &shared.queries[lane % 8][2 * s + lane / 8]);
+  }
+};
+
+// What a warp has of a step: the keys of its positions and its dimensions of all values, zero where the tile
 // sees none of a chunk.
-template <class Kv>
+template <class Kv, int dims>
 struct StepOperands {
-  const Tile& tile;
+  using Part = WarpPart<dims>;
+  static constexpr int eights = Part::eights, dim_eights = Part::dim_eights, groups = Part::groups;
+  static constexpr int chunks = Part::step / kv_chunk_slots;
+  static constexpr int groups_wide = dims / kv_head_dim;  // groups of keys that have the same positions
+  const HeadTile<dims>& tile;
   const Reader& reader;
-  int begin = 0;      // the step's first position
-  int chunk[2] = {};  // of each 64 positions, -1: not seen
-  GroupOperand<Kv> key[2], value[2];
+  int begin = 0;           // the step's first position
+  int chunk[chunks] = {};  // of each 64 positions, -1: not seen
+  GroupOperand<Kv> key[groups], value[groups];
 
   // Where the step is; nothing of it is loaded.
   __device__ __forceinline__ void enter(int step) {
-    begin = step * attention_step;
+    begin = step * Part::step;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int at = begin + half * kv_chunk_slots;
-      chunk[half] = at + kv_chunk_slots > tile.first() && at < tile.past() ? tile.chunk_of(at) : -1;
-      key[half] = value[half] = {};
+    for (int i = 0; i < chunks; ++i) {
+      const int at = begin + i * kv_chunk_slots;
+      chunk[i] = at + kv_chunk_slots > tile.first() && at < tile.past() ? tile.chunk_of(at) : -1;
     }
+#pragma unroll
+    for (int i = 0; i < groups; ++i) key[i] = value[i] = {};
   }
 
   // What has the sequence's new rows (own), or what has none.
   __device__ __forceinline__ void load(bool own) {
-    const int key_chunk = reader.warp < warps / 2 ? chunk[0] : chunk[1];
+    const int key_chunk = reader.warp < warps / chunks ? chunk[0] : chunk[chunks - 1];
+    const std::uint8_t* const keys =
+        of_chunk(tile.args.cache.keys, key_chunk, groups * reader.warp % (8 * groups_wide));
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const int eight = 2 * reader.warp + n;
+    for (int i = 0; i < groups; ++i) {
+      const int eight = eights * reader.warp + i / groups_wide;
       if (key_chunk >= 0 && is_own(begin + 8 * (eight + 1)) == own)
-        key[n].load_from_global(of_chunk(tile.args.cache.keys, key_chunk, eight % 8), reader.lane);
+        key[i].load_from_global(keys + i * kv_group_bytes<Kv>, reader.lane);
     }
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (chunk[half] >= 0 && is_own(begin + (half + 1) * kv_chunk_slots) == own)
-        value[half].load_from_global(of_chunk(tile.args.cache.values, chunk[half], reader.warp), reader.lane);
+    for (int half = 0; half < chunks; ++half) {
+      if (chunk[half] < 0 || is_own(begin + (half + 1) * kv_chunk_slots) != own) continue;
+      const std::uint8_t* const values =
+          of_chunk(tile.args.cache.values, chunk[half], dim_eights * reader.warp);
+#pragma unroll
+      for (int i = 0; i < dim_eights; ++i)
+        value[dim_eights * half + i].load_from_global(values + i * kv_group_bytes<Kv>, reader.lane);
     }
   }
   // Of what load brought with the same `own`. Weights are zero where the tile sees nothing, but zero times
   // what is no number is none.
   __device__ __forceinline__ void clear_unseen(bool own) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < chunks; ++half) {
       const int at = begin + half * kv_chunk_slots;
       const int first = tile.first() - at, past = tile.past() - at;
       if (chunk[half] < 0 || is_own(at + kv_chunk_slots) != own) continue;
       if (first <= 0 && past >= kv_chunk_slots) continue;
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const int position = 8 * (i / 2) + 2 * reader.t + i % 2;
-        if (position < first || position >= past) value[half].clear(i);
+      for (int i = 0; i < 16 * dim_eights; ++i) {
+        const int position = 8 * (i % 16 / 2) + 2 * reader.t + i % 2;
+        if (position < first || position >= past) value[dim_eights * half + i / 16].clear(i % 16);
       }
     }
   }
 
   // Of positions 8n + 2t + e of the warp's: scores[n][e] of query g.
-  __device__ __forceinline__ void multiply_keys(float (&scores)[2][4], const TileQueries& q) const {
+  __device__ __forceinline__ void multiply_keys(float (&scores)[eights][4],
+                                                const EightQueries<dims>& q) const {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    for (int k = 0; k < dims / 16; ++k) {
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
+      for (int n = 0; n < eights; ++n) {
+        const GroupOperand<Kv>& from = key[groups_wide * n + k / 4];
         if (k == 0) scores[n][0] = scores[n][1] = scores[n][2] = scores[n][3] = 0;
-        ptx::mma_m16n8k16_bf16(scores[n], q.step[k][0], 0, q.step[k][2], 0, key[n].pair(2 * k),
-                               key[n].pair(2 * k + 1));
+        ptx::mma_m16n8k16_bf16(scores[n], q.step[k][0], 0, q.step[k][1], 0, from.pair(k % 4 * 2),
+                               from.pair(k % 4 * 2 + 1));
       }
     }
   }
-  // Sixteen `k` of the step. Query g's, of dimensions 8 * warp + 2t and + 1, are the first two of o.
-  __device__ __forceinline__ void multiply_values(float (&o)[4], const uint2 (&weights)[warps][32],
-                                                  int k) const {
+  // Sixteen `k` of the step. Query g's, of dimensions 2t and 2t + 1 of the warp's eight i, are the first two
+  // of o[i].
+  __device__ __forceinline__ void multiply_values(float (&o)[dim_eights][4],
+                                                  const uint2 (&weights)[Part::sixteens][32], int k) const {
     const uint2 of_sixteen = weights[k][reader.lane];
-    ptx::mma_m16n8k16_bf16(o, of_sixteen.x, 0, of_sixteen.y, 0, value[k / 4].pair(k % 4 * 2),
-                           value[k / 4].pair(k % 4 * 2 + 1));
+#pragma unroll
+    for (int i = 0; i < dim_eights; ++i) {
+      const GroupOperand<Kv>& from = value[k / 4 * dim_eights + i];
+      ptx::mma_m16n8k16_bf16(o[i], of_sixteen.x, 0, of_sixteen.y, 0, from.pair(k % 4 * 2),
+                             from.pair(k % 4 * 2 + 1));
+    }
   }
 
  private:
   // Whether what ends with position `past` has new rows.
   __device__ __forceinline__ bool is_own(int past) const { return past > tile.sequence.first_position; }
   __device__ __forceinline__ static const std::uint8_t* of_chunk(const void* layer, int chunk, int group) {
-    return static_cast<const std::uint8_t*>(layer) + static_cast<std::size_t>(chunk) * kv_chunk_bytes<Kv> +
-           group * kv_group_bytes<Kv>;
+    return static_cast<const std::uint8_t*>(layer) +
+           static_cast<std::size_t>(chunk) * (groups_wide * kv_chunk_bytes<Kv>)+group * kv_group_bytes<Kv>;
   }
 };
 
@@ -130,27 +177,35 @@ struct Weighed {
 };
 
 // Two steps side by side, for eight queries of a tile, of which `query` is this lane's.
-template <class Kv>
+template <class Kv, int dims>
 struct TwoSteps {
-  ShortShared& shared;
+  using Part = WarpPart<dims>;
+  static constexpr int eights = Part::eights, dim_eights = Part::dim_eights;
+  ShortShared<dims>& shared;
   const Reader& reader;
-  StepOperands<Kv> low, high;
+  StepOperands<Kv, dims> low, high;
   int first, past;  // positions that query g sees, counted from the thread's first of step 0
   float exponents;  // a score's
-  float scores[abreast][2][4];
+  float scores[abreast][eights][4];
 
-  __device__ __forceinline__ TwoSteps(ShortShared& shared_, const Reader& reader_, const Tile& tile,
-                                      int query)
+  __device__ __forceinline__ TwoSteps(ShortShared<dims>& shared_, const Reader& reader_,
+                                      const HeadTile<dims>& tile, int query)
       : shared(shared_), reader(reader_), low{tile, reader_}, high{tile, reader_} {
     const Sight sight = tile.sight(query);
-    first = sight.first - 16 * reader.warp - 2 * reader.t;
-    past = sight.past - 16 * reader.warp - 2 * reader.t;
+    first = sight.first - 8 * eights * reader.warp - 2 * reader.t;
+    past = sight.past - 8 * eights * reader.warp - 2 * reader.t;
     exponents = __fmul_rn(tile.args.scale, log2_e);
   }
 
   __device__ __forceinline__ void enter(int step) {
     low.enter(step);
     high.enter(step + 1);
+  }
+  // What follows from where the steps lie, such as which elements are seen, is computed behind this, and not
+  // ahead of a loop that this stands in, where it would take registers.
+  __device__ __forceinline__ void hold_places() {
+    low.begin = ptx::held(low.begin);
+    high.begin = low.begin + Part::step;
   }
   // What was in memory before the kernel ahead began.
   __device__ __forceinline__ void load_settled() {
@@ -159,20 +214,34 @@ struct TwoSteps {
     low.clear_unseen(false);
     high.clear_unseen(false);
   }
-  // The queries, once they are there; what may be loaded before them is on its way by then. A rehearsal takes
-  // other memory: of the queries' own the first-level cache would keep what was there before they came.
-  __device__ __forceinline__ TileQueries await_queries(const Bf16* of_query, bool rehearsal) {
+  // The queries, once they are there, and with them what the sequence's new rows are in; all else is on its
+  // way by then. query: query g or, where they are shared, this warp's. A rehearsal takes other memory: of
+  // the queries' own the first-level cache would keep what was there before they came.
+  __device__ __forceinline__ EightQueries<dims> await_queries(const Bf16* query, bool rehearsal) {
     if (!rehearsal) {
       load_settled();
       ptx::grid_dependency_wait();  // queries, and the sequence's new rows
     }
-    const Bf16* const from = rehearsal ? static_cast<const Bf16*>(low.tile.args.cache.keys) : of_query;
-    return TileQueries(from, from, reader.t);
+    const Bf16* const from = rehearsal ? static_cast<const Bf16*>(low.tile.args.cache.keys) : query;
+    if constexpr (!shares_queries<dims>) {
+      const EightQueries<dims> q(from, reader.t);
+      low.load(true);
+      high.load(true);
+      return q;
+    } else {
+      struct alignas(dims / 16) OfLane {
+        Bf16 dimensions[dims / 32];
+      };
+      const OfLane of_lane = reinterpret_cast<const OfLane*>(from)[reader.lane];
+      low.load(true);
+      high.load(true);
+      reinterpret_cast<OfLane*>(shared.queries[reader.warp])[reader.lane] = of_lane;
+      __syncthreads();  // the queries are there
+      return EightQueries<dims>(shared, reader.lane);
+    }
   }
   // The scores, the largest of which the block has when this returns.
-  __device__ __forceinline__ void score(const TileQueries& q) {
-    low.load(true);
-    high.load(true);
+  __device__ __forceinline__ void score(const EightQueries<dims>& q) {
     low.multiply_keys(scores[0], q);
     high.multiply_keys(scores[1], q);
     find_largest(low.begin, 0);
@@ -182,13 +251,14 @@ struct TwoSteps {
     __syncthreads();  // the largest scores are there
   }
   __device__ __forceinline__ void find_largest(int begin, int of) {
-    float(&s)[2][4] = scores[of];
+    float(&s)[eights][4] = scores[of];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * eights; ++i) {
       const int position = begin + i / 2 * 8 + i % 2;
       if (position < first || position >= past) s[i / 2][i % 2] = attention_nothing;
     }
-    float largest = fmaxf(fmaxf(s[0][0], s[0][1]), fmaxf(s[1][0], s[1][1]));
+    float largest = fmaxf(s[0][0], s[0][1]);
+    if constexpr (eights == 2) largest = fmaxf(largest, fmaxf(s[1][0], s[1][1]));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
     if (reader.t == 0) shared.largest[of][reader.g][reader.warp] = largest;
@@ -202,14 +272,27 @@ struct TwoSteps {
         fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
     const float larger = fmaxf(m, exponent_of(__fmul_rn(most, exponents)));
     const float from = finite_exponent(larger);
-    float weights[4];
+    float weights[2 * eights];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) weights[i] = ptx::exp2_fast(fmaf(scores[of][i / 2][i % 2], exponents, -from));
-    reinterpret_cast<float*>(&shared.sums[of][reader.warp][reader.g])[reader.t] =
-        __fadd_rn(__fadd_rn(__fadd_rn(weights[0], weights[1]), weights[2]), weights[3]);
-    shared.weights[of][reader.warp][reader.lane] =
-        make_uint2(ptx::pack_bf16x2(weights[0], weights[1]), ptx::pack_bf16x2(weights[2], weights[3]));
+    for (int i = 0; i < 2 * eights; ++i)
+      weights[i] = ptx::exp2_fast(fmaf(scores[of][i / 2][i % 2], exponents, -from));
+    float sum = __fadd_rn(weights[0], weights[1]);
+#pragma unroll
+    for (int i = 2; i < 2 * eights; ++i) sum = __fadd_rn(sum, weights[i]);
+    reinterpret_cast<float*>(&shared.sums[of][reader.warp][reader.g])[reader.t] = sum;
+    leave_weights(weights, of);
     return {larger, power_of_two(__fsub_rn(m, larger))};
+  }
+  // As the operand of a sixteen of positions, all of it or its half.
+  __device__ __forceinline__ void leave_weights(const float (&weights)[2 * eights], int of) const {
+    const std::uint32_t first_eight = ptx::pack_bf16x2(weights[0], weights[1]);
+    if constexpr (eights == 2) {
+      shared.weights[of][reader.warp][reader.lane] =
+          make_uint2(first_eight, ptx::pack_bf16x2(weights[2], weights[3]));
+    } else {
+      uint2& of_sixteen = shared.weights[of][reader.warp / 2][reader.lane];
+      reinterpret_cast<std::uint32_t*>(&of_sixteen)[reader.warp % 2] = first_eight;
+    }
   }
   // Of all warps' sums for query g lane t's.
   __device__ __forceinline__ float sum_of(int of, int t) const {
@@ -224,16 +307,17 @@ struct TwoSteps {
     }
     return sums[0];
   }
-  __device__ __forceinline__ void multiply_both(float (&of_low)[4], float (&of_high)[4]) const {
+  __device__ __forceinline__ void multiply_both(float (&of_low)[dim_eights][4],
+                                                float (&of_high)[dim_eights][4]) const {
 #pragma unroll
-    for (int k = 0; k < warps; ++k) {
+    for (int k = 0; k < Part::sixteens; ++k) {
       low.multiply_values(of_low, shared.weights[0], k);
       high.multiply_values(of_high, shared.weights[1], k);
     }
   }
 };
 
-// A total of query g: lane t's part of l, and dimensions 8 * warp + 2t and + 1.
+// A total of query g of heads of 64: lane t's part of l, and dimensions 8 * warp + 2t and + 1.
 using Total = QueryTotal<1>;
 
 // To `out` in the lanes that have a query, unless it is a rehearsal.
@@ -249,14 +333,14 @@ __device__ __forceinline__ void put_out(std::uint8_t* out, const Total& total, b
 
 // A tile's window for eight queries, from `from` on.
 template <class Kv>
-__device__ __forceinline__ void read_window(const Tile& tile, int from, ShortShared& shared,
+__device__ __forceinline__ void read_window(const Tile& tile, int from, ShortShared<kv_head_dim>& shared,
                                             const Reader& reader) {
   const int query = from + reader.g, begin = tile.first_step(), past = tile.past_step();
   const Bf16* const of_query = tile.queries(query);
   std::uint8_t* const out = tile.out(query, 8 * reader.warp + 2 * reader.t);
   const Total nothing{attention_nothing, 0, {}};
   const Total sink{tile.sink_exponent(query), reader.t == 0 ? tile.sink_weight(query) : 0.0f, {}};
-  TwoSteps<Kv> two(shared, reader, tile, query);
+  TwoSteps<Kv, kv_head_dim> two(shared, reader, tile, query);
 #pragma unroll 1
   for (int rehearsal = 1; rehearsal >= 0; --rehearsal) {
     Total total = sink, split = nothing;
@@ -267,30 +351,30 @@ __device__ __forceinline__ void read_window(const Tile& tile, int from, ShortSha
         split = nothing;
       }
       two.enter(step);
-      const TileQueries q = two.await_queries(of_query, rehearsal != 0);
+      const EightQueries<kv_head_dim> q = two.await_queries(of_query, rehearsal != 0);
       two.score(q);
       const bool has_high = step + 1 < past;
       const bool apart = has_high && attention_split_of(step) != attention_split_of(step + 1);
       const Weighed low = two.weigh(split.m, 0), high = two.weigh(apart ? nothing.m : low.m, 1);
       __syncthreads();  // weights and their sums are there
       const float l = fmaf(split.l, low.scale, two.sum_of(0, reader.t)), l_high = two.sum_of(1, reader.t);
-      float o[4] = {__fmul_rn(split.o[0][0], low.scale), __fmul_rn(split.o[0][1], low.scale)};
+      float o[1][4] = {{__fmul_rn(split.o[0][0], low.scale), __fmul_rn(split.o[0][1], low.scale)}};
       if (apart) {
-        float o_high[4] = {};
+        float o_high[1][4] = {};
         two.multiply_both(o, o_high);
-        total.take_in_all({low.m, l, {{o[0], o[1]}}});
-        split = {high.m, l_high, {{o_high[0], o_high[1]}}};
+        total.take_in_all({low.m, l, {{o[0][0], o[0][1]}}});
+        split = {high.m, l_high, {{o_high[0][0], o_high[0][1]}}};
         continue;
       }
 #pragma unroll
       for (int k = 0; k < warps; ++k) two.low.multiply_values(o, shared.weights[0], k);
-      split = {low.m, l, {{o[0], o[1]}}};
+      split = {low.m, l, {{o[0][0], o[0][1]}}};
       if (!has_high) continue;
-      o[0] = __fmul_rn(o[0], high.scale);
-      o[1] = __fmul_rn(o[1], high.scale);
+      o[0][0] = __fmul_rn(o[0][0], high.scale);
+      o[0][1] = __fmul_rn(o[0][1], high.scale);
 #pragma unroll
       for (int k = 0; k < warps; ++k) two.high.multiply_values(o, shared.weights[1], k);
-      split = {high.m, fmaf(l, high.scale, l_high), {{o[0], o[1]}}};
+      split = {high.m, fmaf(l, high.scale, l_high), {{o[0][0], o[0][1]}}};
     }
     total.take_in_all(split);
     put_out(out, total, rehearsal == 0 && query < tile.count);
@@ -298,7 +382,8 @@ __device__ __forceinline__ void read_window(const Tile& tile, int from, ShortSha
 }
 
 // The tile of a sequence's KV head, the launch's pair number `pair`; none: has no queries.
-__device__ __forceinline__ Tile tile_of(const AttentionCudaArgs& args, int pair) {
+template <int dims>
+__device__ __forceinline__ HeadTile<dims> tile_of(const AttentionCudaArgs& args, int pair) {
   const int group_bits = group_bits_of(args);
   const SequenceCuda sequence = args.sequences[pair / args.cache.kv_heads];
   const bool has_few = has_few_rows(sequence, group_bits);
@@ -309,10 +394,10 @@ __device__ __forceinline__ Tile tile_of(const AttentionCudaArgs& args, int pair)
 template <class Kv>
 __global__ void __launch_bounds__(short_threads, 2)
     sm90_attention_short_window(const __grid_constant__ AttentionCudaArgs args) {
-  __shared__ ShortShared shared;
+  __shared__ ShortShared<kv_head_dim> shared;
   ptx::grid_launch_dependents();
   if (!args.settled) ptx::grid_dependency_wait();
-  const Tile tile = tile_of(args, static_cast<int>(blockIdx.x));
+  const Tile tile = tile_of<kv_head_dim>(args, static_cast<int>(blockIdx.x));
   // Who waits for this grid waits for the one before it.
   if (tile.count == 0 && blockIdx.x == 0) ptx::grid_dependency_wait();
   const Reader reader;
@@ -320,151 +405,197 @@ __global__ void __launch_bounds__(short_threads, 2)
   for (int from = 0; from < tile.count; from += queries_once) read_window<Kv>(tile, from, shared, reader);
 }
 
-// What a split's sums of a query are on their way to the block that ends it: o, then l by lanes and m.
+// What a split's sums of a query are on their way to the block that ends it: o, for each lane of a warp the
+// dimensions that it will have, then l by lanes and m.
+template <int dims>
 struct SentSplit {
-  float4 o[kv_head_dim / 4], l, m;
+  float4 o[dims / 4], l, m;
 };
 
-constexpr int most_passes = attention_tile / queries_once + 1;  // with the rehearsal
+constexpr int passes = 2;  // the rehearsal, and what counts
+template <int dims>
 struct WholeShared {
-  ShortShared exchange;
-  SentSplit sent[most_passes][attention_lone_steps];  // of the query that this block ends
+  ShortShared<dims> exchange;
+  SentSplit<dims> sent[passes][attention_lone_steps];  // of the query that this block ends
 };
 
-// A block's part of a tile.
-template <class Kv>
+// A block's part of eight of a tile's queries.
+template <class Kv, int dims>
 struct WholeTile {
-  const Tile& tile;
+  using Part = WarpPart<dims>;
+  static constexpr int dim_eights = Part::dim_eights;
+  const HeadTile<dims>& tile;
   const Reader& reader;
-  WholeShared& shared;
-  std::uint64_t* arrived;  // [most_passes]
-  int rank, splits;        // splits: of the tile
+  WholeShared<dims>& shared;
+  std::uint64_t* arrived;  // [passes]
+  int from, rank, splits;  // from: the first of the queries; splits: of the tile
 
-  // By one thread: what comes for the queries that this block ends.
+  __device__ int left() const { return tile.count - from; }
+
+  // By one thread: what comes for the query that this block ends.
   __device__ void expect() const {
-    for (int pass = 0; pass < most_passes; ++pass) {
+    for (int pass = 0; pass < passes; ++pass) {
       ptx::mbarrier_init(&arrived[pass], 1);
-      const int query = rank + max(pass - 1, 0) * queries_once;
-      if (query < tile.count)
+      if (rank < left())
         ptx::mbarrier_arrive_expecting(&arrived[pass],
-                                       static_cast<std::uint32_t>(splits * sizeof(SentSplit)));
+                                       static_cast<std::uint32_t>(splits * sizeof(SentSplit<dims>)));
     }
     ptx::fence_mbarrier_init();
   }
 
-  // To the blocks that end eight queries, `left` of which there are: lane 2i's sums of the low step with its
-  // neighbour's, lane 2i + 1's of the high one.
-  __device__ __forceinline__ void send(const TwoSteps<Kv>& two, int pass, int left, const float (&m)[abreast],
-                                       const float (&low)[4], const float (&high)[4]) const {
-    const int of = reader.t % 2, split = abreast * rank + of;
-    const float first = __shfl_xor_sync(0xffffffffu, of == 0 ? high[0] : low[0], 1);
-    const float second = __shfl_xor_sync(0xffffffffu, of == 0 ? high[1] : low[1], 1);
-    if (reader.g >= left || split >= splits) return;
-    SentSplit& to = shared.sent[pass][split];
-    ptx::store_to_block(
-        &to.o[2 * reader.warp + reader.t / 2],
-        of == 0 ? make_float4(low[0], low[1], first, second) : make_float4(first, second, high[0], high[1]),
-        &arrived[pass], reader.g);
+  // To the blocks that end the queries.
+  __device__ __forceinline__ void send(const TwoSteps<Kv, dims>& two, int pass, const float (&m)[abreast],
+                                       const float (&low)[dim_eights][4],
+                                       const float (&high)[dim_eights][4]) const {
+    SentSplit<dims>* const to = &shared.sent[pass][abreast * rank];
+    const int of = reader.t % 2;
+    const bool has_own = abreast * rank + of < splits;
+    if constexpr (dim_eights == 1) {
+      // Lane 2i's sums of the low step with its neighbour's, lane 2i + 1's of the high one.
+      const float first = __shfl_xor_sync(0xffffffffu, of == 0 ? high[0][0] : low[0][0], 1);
+      const float second = __shfl_xor_sync(0xffffffffu, of == 0 ? high[0][1] : low[0][1], 1);
+      if (reader.g >= left() || !has_own) return;
+      ptx::store_to_block(&to[of].o[2 * reader.warp + reader.t / 2],
+                          of == 0 ? make_float4(low[0][0], low[0][1], first, second)
+                                  : make_float4(first, second, high[0][0], high[0][1]),
+                          &arrived[pass], reader.g);
+    } else {
+      if (reader.g >= left()) return;
+      const int at = 4 * reader.warp + reader.t;
+      ptx::store_to_block(&to[0].o[at], make_float4(low[0][0], low[0][1], low[1][0], low[1][1]),
+                          &arrived[pass], reader.g);
+      if (abreast * rank + 1 < splits)
+        ptx::store_to_block(&to[1].o[at], make_float4(high[0][0], high[0][1], high[1][0], high[1][1]),
+                            &arrived[pass], reader.g);
+      if (!has_own) return;
+    }
     if (reader.warp != 0) return;
     if (reader.t < 2) {
       ptx::store_to_block(
-          &to.l, make_float4(two.sum_of(of, 0), two.sum_of(of, 1), two.sum_of(of, 2), two.sum_of(of, 3)),
+          &to[of].l, make_float4(two.sum_of(of, 0), two.sum_of(of, 1), two.sum_of(of, 2), two.sum_of(of, 3)),
           &arrived[pass], reader.g);
     } else {
-      ptx::store_to_block(&to.m, make_float4(m[of], 0, 0, 0), &arrived[pass], reader.g);
+      ptx::store_to_block(&to[of].m, make_float4(of == 0 ? m[0] : m[1], 0, 0, 0), &arrived[pass], reader.g);
     }
   }
 
-  // By a warp: query `query` from all splits, of which a lane has two dimensions.
-  __device__ __forceinline__ void end(int query, int pass, float sink_exponent, float sink_weight) const {
+  // By a warp: query `query` from all splits, of which a lane has dimensions 8i + 2t and + 1 of those that
+  // warp g had.
+  __device__ __forceinline__ void end(int query, int pass) const {
+    struct alignas(8 * dim_eights) OfLane {
+      float o[dim_eights][2];
+    };
+    float m = tile.sink_exponent(query), l[4] = {tile.sink_weight(query)};
     ptx::mbarrier_wait(&arrived[pass], 0);
-    float m = sink_exponent, o[2] = {}, l[4] = {sink_weight};
+    OfLane sums = {};
 #pragma unroll 4
     for (int i = 0; i < splits; ++i) {
-      const SentSplit& split = shared.sent[pass][i];
-      const float2 two = reinterpret_cast<const float2*>(split.o)[reader.lane];
+      const SentSplit<dims>& split = shared.sent[pass][i];
+      const OfLane of_split = reinterpret_cast<const OfLane*>(split.o)[reader.lane];
       const Scaling scaling = scaling_of(m, split.m.x);
       m = scaling.m;
-      o[0] = take_in(o[0], two.x, scaling);
-      o[1] = take_in(o[1], two.y, scaling);
+#pragma unroll
+      for (int at = 0; at < 2 * dim_eights; ++at)
+        sums.o[at / 2][at % 2] = take_in(sums.o[at / 2][at % 2], of_split.o[at / 2][at % 2], scaling);
       l[0] = take_in(l[0], split.l.x, scaling);
       l[1] = take_in(l[1], split.l.y, scaling);
       l[2] = take_in(l[2], split.l.z, scaling);
       l[3] = take_in(l[3], split.l.w, scaling);
     }
     const float factor = 1.0f / __fadd_rn(__fadd_rn(l[0], l[1]), __fadd_rn(l[2], l[3]));
-    const std::uint32_t words = ptx::pack_bf16x2(__fmul_rn(o[0], factor), __fmul_rn(o[1], factor));
-    std::uint8_t* const out = tile.out(query, 2 * reader.lane);
-    if (pass > 0) *reinterpret_cast<std::uint32_t*>(out) = words;  // no rehearsal
+    std::uint8_t* const out = tile.out(query, 8 * dim_eights * reader.g + 2 * reader.t);
+#pragma unroll
+    for (int i = 0; i < dim_eights; ++i) {
+      const std::uint32_t words =
+          ptx::pack_bf16x2(__fmul_rn(sums.o[i][0], factor), __fmul_rn(sums.o[i][1], factor));
+      // Eight columns further on are 128 bytes (token_offset).
+      if (pass > 0) *reinterpret_cast<std::uint32_t*>(out + 128 * i) = words;  // no rehearsal
+    }
   }
 
   __device__ __forceinline__ void read() const {
-    const int first_step = tile.first_step() + abreast * rank;
+    const int query = from + reader.g;
     const bool has_steps = abreast * rank < splits;
-    int pass = 0;
+    const Bf16* const of_query = tile.queries(shares_queries<dims> ? from + reader.warp : query);
+    TwoSteps<Kv, dims> two(shared.exchange, reader, tile, query);
+    if (has_steps) two.enter(tile.first_step() + abreast * rank);
 #pragma unroll 1
-    for (int from = 0; from < tile.count; from += queries_once) {
-      const int query = from + reader.g, left = tile.count - from, own = from + rank;
-      const Bf16* const of_query = tile.queries(query);
-      const float sink_exponent = tile.sink_exponent(own), sink_weight = tile.sink_weight(own);
-      TwoSteps<Kv> two(shared.exchange, reader, tile, query);
-      if (has_steps) two.enter(first_step);
-#pragma unroll 1
-      for (int rehearsal = from == 0; rehearsal >= 0; --rehearsal, ++pass) {
-        if (has_steps) {
-          const TileQueries q = two.await_queries(of_query, rehearsal != 0);
-          two.score(q);
-          const float m[abreast] = {two.weigh(attention_nothing, 0).m, two.weigh(attention_nothing, 1).m};
-          __syncthreads();  // weights and their sums are there
-          float low[4] = {}, high[4] = {};
-          two.multiply_both(low, high);
-          send(two, pass, left, m, low, high);
-        }
-        if (reader.warp == 0 && rank < left) end(own, pass, sink_exponent, sink_weight);
+    for (int pass = 0; pass < passes; ++pass) {
+      if (has_steps) {
+        two.hold_places();
+        const EightQueries<dims> q = two.await_queries(of_query, pass == 0);
+        two.score(q);
+        const float m[abreast] = {two.weigh(attention_nothing, 0).m, two.weigh(attention_nothing, 1).m};
+        __syncthreads();  // weights and their sums are there
+        float low[dim_eights][4] = {}, high[dim_eights][4] = {};
+        two.multiply_both(low, high);
+        send(two, pass, m, low, high);
       }
+      if (reader.warp == 0 && rank < left()) end(from + rank, pass);
     }
   }
 };
 
-template <class Kv>
+template <class Kv, int dims>
 __global__ void __launch_bounds__(short_threads, 2)
     sm90_attention_short_whole(const __grid_constant__ AttentionCudaArgs args) {
-  __shared__ std::uint64_t arrived[most_passes];
-  WholeShared& shared = *reinterpret_cast<WholeShared*>(ptx::dynamic_shared());
+  __shared__ std::uint64_t arrived[passes];
+  WholeShared<dims>& shared = *reinterpret_cast<WholeShared<dims>*>(ptx::dynamic_shared());
   ptx::grid_launch_dependents();
   if (!args.settled) ptx::grid_dependency_wait();
-  const Tile tile = tile_of(args, static_cast<int>(blockIdx.x) / cluster_blocks);
-  if (tile.count == 0) {
+  const HeadTile<dims> tile = tile_of<dims>(args, static_cast<int>(blockIdx.x) / cluster_blocks);
+  const int from = static_cast<int>(blockIdx.y) * queries_once;
+  if (tile.count <= from) {
     // Who waits for this grid waits for the one before it.
-    if (blockIdx.x == 0) ptx::grid_dependency_wait();
+    if (blockIdx.x == 0 && from == 0) ptx::grid_dependency_wait();
     return;
   }
   const Reader reader;
-  const WholeTile<Kv> whole{
-      tile, reader, shared, arrived, ptx::cluster_rank(), tile.past_step() - tile.first_step()};
+  const WholeTile<Kv, dims> whole{
+      tile, reader, shared, arrived, from, ptx::cluster_rank(), tile.past_step() - tile.first_step()};
   if (threadIdx.x == 0) whole.expect();
   ptx::cluster_barrier();  // the other blocks' barriers are ready
   whole.read();
 }
 
 template <class Kv>
-void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
-  const bool in_clusters = !is_short_window(args.window);
-  const int pairs = args.sequence_count * args.cache.kv_heads;
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(in_clusters ? pairs * cluster_blocks : pairs)),
+void launch_windows(const AttentionCudaArgs& args, cudaStream_t stream) {
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(args.sequence_count * args.cache.kv_heads)),
                  .threads = short_threads,
-                 .shared_bytes = in_clusters ? sizeof(WholeShared) : 0,
                  .stream = stream,
                  .overlaps = true,
-                 .cluster = in_clusters ? cluster_blocks : 1,
                  .share = share_of_attention(args)},
-                in_clusters ? sm90_attention_short_whole<Kv> : sm90_attention_short_window<Kv>, args);
+                sm90_attention_short_window<Kv>, args);
+}
+template <class Kv, int dims>
+void launch_wholes(const AttentionCudaArgs& args, cudaStream_t stream) {
+  const int pairs = args.sequence_count * args.cache.kv_heads;
+  const bool in_one = args.rows == AttentionRows::one && args.heads <= queries_once * args.cache.kv_heads;
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(pairs * cluster_blocks), in_one ? 1 : 2),
+                 .threads = short_threads,
+                 .shared_bytes = sizeof(WholeShared<dims>),
+                 .stream = stream,
+                 .overlaps = true,
+                 .cluster = cluster_blocks,
+                 .share = share_of_attention(args)},
+                sm90_attention_short_whole<Kv, dims>, args);
+}
+template <class Kv>
+void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
+  if (is_short_window(args.window, args.cache.head_dim)) {
+    launch_windows<Kv>(args, stream);
+  } else if (args.cache.head_dim == kv_head_dim) {
+    launch_wholes<Kv, kv_head_dim>(args, stream);
+  } else {
+    launch_wholes<Kv, 128>(args, stream);
+  }
 }
 
 }  // namespace
 
-int shared_of_attention_short(int window) {
-  return is_short_window(window) ? sizeof(ShortShared) : sizeof(WholeShared);
+int shared_of_attention_short(int window, int head_dim) {
+  if (is_short_window(window, head_dim)) return sizeof(ShortShared<kv_head_dim>);
+  return head_dim == kv_head_dim ? sizeof(WholeShared<kv_head_dim>) : sizeof(WholeShared<128>);
 }
 
 void launch_attention_short(const AttentionCudaArgs& args, cudaStream_t stream) {
