@@ -5,11 +5,12 @@
 // A block of eight warps takes two steps of a sequence's KV head at a time, for eight queries. In the first
 // product each warp has 16 positions of a step, in the second 8 dimensions (of heads of 128: 8 and 16); keys
 // and values go from memory straight into its registers, as operands, before the grids ahead have ended: all
-// but the chunks with the sequence's new rows. So between a query's arrival and a step's sums there are two
-// barriers, where warps exchange their largest scores and their weights. A window lies in two steps and is
-// one block's. Each eight queries of a whole context have a cluster, of whose blocks each has two steps, and
-// sends what they sum up to the block that ends the query. A tile's other eight have a cluster of their own:
-// so its keys and values, which are few, come twice from the second-level cache, and nothing takes longer.
+// but the chunks with the sequence's new rows, which come with the queries. So between a query's arrival and
+// a step's sums there are three barriers, where warps exchange queries, of which each fetches one, then their
+// largest scores, then their weights. A window lies in two steps and is one block's. Each eight queries of a
+// whole context have a cluster, of whose blocks each has two steps, and sends what they sum up to the block
+// that ends the query. A tile's other eight have a cluster of their own: so its keys and values, which are
+// few, come twice from the second-level cache, and nothing takes longer.
 //
 // Bytes: 256 a position and KV head in bfloat16 (of heads of 128: 512), whole chunks. A launch is latency,
 // much of it that of instructions that come from afar: so before its queries are there, each block does once
@@ -29,18 +30,13 @@ constexpr int queries_once = 8;
 constexpr int cluster_blocks = 8;
 static_assert(cluster_blocks * abreast == attention_lone_steps && cluster_blocks == queries_once);
 
-// Whether each warp fetches one query for all of them, and not each all. All of a wider one would take the
-// registers that keys and values on their way need.
-template <int dims>
-inline constexpr bool shares_queries = dims > kv_head_dim;
-
 template <int dims>
 struct ShortShared {
   float largest[abreast][queries_once][warps];
   uint2 weights[abreast][WarpPart<dims>::sixteens][32];
   float4 sums[abreast][warps][queries_once];  // by lanes
-  // A query each, the last word of which nobody has: so rows' same columns lie in different banks.
-  uint4 queries[shares_queries<dims> ? queries_once : 1][dims / 8 + 1];
+  // A query a row, and a word that nobody has, so that rows' same columns lie in different banks.
+  uint4 queries[queries_once][dims / 8 + 1];
 };
 
 // A warp of the block, a lane, and its place in operands: query g, columns 2t and 2t + 1.
@@ -58,11 +54,6 @@ template <int dims>
 struct EightQueries {
   std::uint32_t step[dims / 16][2];
 
-  __device__ __forceinline__ EightQueries(const Bf16* own, int t) {
-#pragma unroll
-    for (int i = 0; i < dims / 8; ++i)
-      step[i / 2][i % 2] = *reinterpret_cast<const std::uint32_t*>(own + 8 * i + 2 * t);
-  }
   __device__ __forceinline__ EightQueries(const ShortShared<dims>& shared, int lane) {
 #pragma unroll
     for (int s = 0; s < dims / 16; s += 2)
@@ -214,31 +205,24 @@ struct TwoSteps {
     low.clear_unseen(false);
     high.clear_unseen(false);
   }
-  // The queries, once they are there, and with them what the sequence's new rows are in; all else is on its
-  // way by then. query: query g or, where they are shared, this warp's. A rehearsal takes other memory: of
-  // the queries' own the first-level cache would keep what was there before they came.
-  __device__ __forceinline__ EightQueries<dims> await_queries(const Bf16* query, bool rehearsal) {
+  // The queries, once they are there, of which `of_warp` is this warp's, and with them what the sequence's
+  // new rows are in; all else is on its way by then. A rehearsal takes other memory: of the queries' own the
+  // first-level cache would keep what was there before they came.
+  __device__ __forceinline__ EightQueries<dims> await_queries(const Bf16* of_warp, bool rehearsal) {
     if (!rehearsal) {
       load_settled();
       ptx::grid_dependency_wait();  // queries, and the sequence's new rows
     }
-    const Bf16* const from = rehearsal ? static_cast<const Bf16*>(low.tile.args.cache.keys) : query;
-    if constexpr (!shares_queries<dims>) {
-      const EightQueries<dims> q(from, reader.t);
-      low.load(true);
-      high.load(true);
-      return q;
-    } else {
-      struct alignas(dims / 16) OfLane {
-        Bf16 dimensions[dims / 32];
-      };
-      const OfLane of_lane = reinterpret_cast<const OfLane*>(from)[reader.lane];
-      low.load(true);
-      high.load(true);
-      reinterpret_cast<OfLane*>(shared.queries[reader.warp])[reader.lane] = of_lane;
-      __syncthreads();  // the queries are there
-      return EightQueries<dims>(shared, reader.lane);
-    }
+    struct alignas(dims / 16) OfLane {
+      Bf16 dimensions[dims / 32];
+    };
+    const void* const from = rehearsal ? low.tile.args.cache.keys : of_warp;
+    const OfLane of_lane = static_cast<const OfLane*>(from)[reader.lane];
+    low.load(true);
+    high.load(true);
+    reinterpret_cast<OfLane*>(shared.queries[reader.warp])[reader.lane] = of_lane;
+    __syncthreads();  // the queries are there
+    return EightQueries<dims>(shared, reader.lane);
   }
   // The scores, the largest of which the block has when this returns.
   __device__ __forceinline__ void score(const EightQueries<dims>& q) {
@@ -336,7 +320,7 @@ template <class Kv>
 __device__ __forceinline__ void read_window(const Tile& tile, int from, ShortShared<kv_head_dim>& shared,
                                             const Reader& reader) {
   const int query = from + reader.g, begin = tile.first_step(), past = tile.past_step();
-  const Bf16* const of_query = tile.queries(query);
+  const Bf16* const of_query = tile.queries(from + reader.warp);
   std::uint8_t* const out = tile.out(query, 8 * reader.warp + 2 * reader.t);
   const Total nothing{attention_nothing, 0, {}};
   const Total sink{tile.sink_exponent(query), reader.t == 0 ? tile.sink_weight(query) : 0.0f, {}};
@@ -516,7 +500,7 @@ struct WholeTile {
   __device__ __forceinline__ void read() const {
     const int query = from + reader.g;
     const bool has_steps = abreast * rank < splits;
-    const Bf16* const of_query = tile.queries(shares_queries<dims> ? from + reader.warp : query);
+    const Bf16* const of_query = tile.queries(from + reader.warp);
     TwoSteps<Kv, dims> two(shared.exchange, reader, tile, query);
     if (has_steps) two.enter(tile.first_step() + abreast * rank);
 #pragma unroll 1
