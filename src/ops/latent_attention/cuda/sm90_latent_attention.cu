@@ -26,7 +26,7 @@ constexpr int step_sums = latent_step / 2, product_columns = 2 * group_columns,
 // and for the side itself; and at which a split's are there for the other side. Sides do not share their
 // code, and where some come to a barrier and wait, and others do elsewhere, synccheck takes them for threads
 // that have gone astray; so one side comes to a barrier and the other waits there.
-constexpr int weights_for_other = 2, weights_for_own = 4, split_for_other = 8;
+constexpr int weights_for_other = 2, weights_for_own = 4, split_for_other = 8, side_has_scores = 10;
 static_assert(split_for_other >= side_has_written + sides);
 
 NIBBLE_HOST_DEVICE constexpr int partial_floats(int rank) { return static_cast<int>(latent_partial(rank)); }
@@ -143,7 +143,9 @@ struct Computing {
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) split.weight[i] = fmaf(split.weight[i], factors[i], sum[i]);
-    ptx::mbarrier_wait(&shared.empty[side][weights_group], parity ^ 1);  // the last ones have been read
+    // The last weights have been read, and so have all warps of the side the keys that lie there.
+    ptx::mbarrier_wait(&shared.empty[side][weights_group], parity ^ 1);
+    ptx::named_barrier(side_has_scores + side, side_threads);
     // Of piece 0; piece i is at the same place but for those bits.
     const int place = ptx::held(latent_piece_at(query(0), 0) + t * 4);
 #pragma unroll
