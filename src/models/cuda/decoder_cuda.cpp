@@ -64,7 +64,8 @@ class DecoderCuda final : public CudaModel {
     caches_.resize(layers.size());
     for (std::size_t i = 0; i < layers.size(); ++i) {
       if (std::holds_alternative<LatentBlockWeights>(weights_.layers[i].mixer))
-        caches_[i] = LatentBlock::Cache{.layer = layers[i], .group = groups[i], .page_size = page_size};
+        caches_[i] = LatentBlock::Cache{
+            .layer = layers[i], .group = groups[i], .page_size = page_size, .behind_a_layer = i > 0};
     }
   }
 

@@ -167,6 +167,14 @@ LatentBlock::LatentBlock(const ModelConfig& config, const CudaForwardLimits& lim
   partials_ = arena.take<float>(size(latent_partial_floats(latent_.rank)));
 }
 
+namespace {
+
+LatentCudaKernels kernels_for(const CudaForwardInput& input) {
+  return {.short_context = input.short_contexts && input.sequences == 1};
+}
+
+}  // namespace
+
 void LatentBlock::begin(const CudaForwardInput& input, const float* inv_freq, cudaStream_t stream) const {
   rope_angles_cuda({.inv_freq = inv_freq,
                     .concentration = concentration_,
@@ -177,7 +185,8 @@ void LatentBlock::begin(const CudaForwardInput& input, const float* inv_freq, cu
                     .sin = sin_},
                    stream);
   // Latents see all positions, and so have pages of the first group.
-  latent_work_cuda({.sequences = input.sequence_rows[0],
+  latent_work_cuda({.kernels = kernels_for(input),
+                    .sequences = input.sequence_rows[0],
                     .sequence_count = input.sequences,
                     .heads = heads_,
                     .rows = input.rows,
@@ -240,7 +249,8 @@ Status LatentBlock::attend(const Cache& cache, const CudaForwardInput& input, co
                            cudaStream_t stream) const {
   const std::size_t launch = size(rows.first / rows_at_once_);
   return latent_attention_cuda(
-      {.q = absorbed_,
+      {.kernels = kernels_for(input),
+       .q = absorbed_,
        .rows = rows.count,
        .heads = heads_,
        .work = work_ + launch * size(latent_work_bytes(rows_at_once_, input.sequences, heads_)),
@@ -249,6 +259,7 @@ Status LatentBlock::attend(const Cache& cache, const CudaForwardInput& input, co
        .page_table = input.page_table,
        .page_size = cache.page_size,
        .cache = cache.layer,
+       .settled = input.settled && cache.behind_a_layer && input.rows <= rows_at_once_,
        .scale = scale_,
        .out = sums_,
        .totals = totals_,

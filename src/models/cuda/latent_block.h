@@ -43,6 +43,7 @@ class LatentBlock {
     LatentCudaLayer layer;
     int group = 0;
     int page_size = 0;
+    bool behind_a_layer = false;  // which takes longer than begin's launches
   };
 
   // Takes its room. Without memory it only counts.

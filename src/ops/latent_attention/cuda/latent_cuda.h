@@ -132,6 +132,8 @@ void repack_latent_heads_cuda(const LatentHeadsRepack& repack, cudaStream_t stre
 //
 // Queries are numbered row * heads + head. A tile has up to latent_tile neighbours of one sequence; a block
 // takes a tile with all its splits or with one of them, whose totals are then joined by a launch behind.
+// Where queries are few, a tile has fewer of them, and a cluster of blocks takes it with one of its splits:
+// that is sooner done and has the same bits.
 struct alignas(16) LatentItem {
   std::int32_t query, count;  // the tile's first, and how many
   std::int32_t shift;         // a query's position is query / heads + shift
@@ -144,13 +146,42 @@ struct alignas(16) LatentItem {
 // up the end), then the first of each tile that is cut.
 struct alignas(16) LatentWorkHeader {
   std::int32_t items, cut_tiles;
+  std::int32_t tile;  // how many queries tiles have: latent_tile, or what clusters take
 };
 static_assert(sizeof(LatentItem) == latent_item_bytes && sizeof(LatentWorkHeader) == latent_header_bytes);
 // Whether tiles of a launch may be cut: there are too few of them for all processors.
 constexpr bool latent_cuts(int rows, int heads, int processors) {
   return rows * heads / latent_tile < 2 * processors;
 }
+// Which kernel takes a launch's tiles: by_counts as its list says, of the work that there is for either.
+enum class LatentPath : std::uint8_t { by_counts, tiles, clusters };
+// Clusters are for so many queries at most: of more even one split each fills the multiprocessors.
+inline constexpr int latent_few_queries = 1024;
+inline constexpr int latent_few_blocks = 4;  // of a cluster
+inline constexpr int latent_few_tile = 16;   // queries that it takes, or twice as many
+// As many clusters as run at once: multiprocessors come in groups of 16 or 18, which clusters do not leave.
+NIBBLE_HOST_DEVICE constexpr int latent_clusters(int processors) {
+  constexpr int group = 16;
+  return processors < group ? 1 : processors / group * (group / latent_few_blocks);
+}
+// What both the list and the attention of a launch are told.
+struct LatentCudaKernels {
+  LatentPath path = LatentPath::by_counts;
+  // Of one sequence, which sees attention_lone_positions at most.
+  bool short_context = false;
+
+  NIBBLE_HOST_DEVICE constexpr bool may_be_clusters(int rows, int heads) const {
+    return path != LatentPath::tiles && rows * heads <= latent_few_queries;
+  }
+  // Whether clusters are sooner done whatever there is on the list.
+  NIBBLE_HOST_DEVICE constexpr bool are_clusters(int rows, int heads, int processors) const {
+    constexpr int fewest_queries = 128, fewest_processors = 64;
+    return path != LatentPath::tiles && short_context && rows * heads <= fewest_queries &&
+           processors >= fewest_processors;
+  }
+};
 struct LatentWorkCudaArgs {
+  LatentCudaKernels kernels;
   const SequenceCuda* sequences = nullptr;
   int sequence_count = 0;
   int heads = 0;
@@ -161,6 +192,7 @@ struct LatentWorkCudaArgs {
 void latent_work_cuda(const LatentWorkCudaArgs& args, cudaStream_t stream);
 
 struct LatentAttentionCudaArgs {
+  LatentCudaKernels kernels;
   const Bf16* q = nullptr;  // [rows, heads, rank + rotated], absorbed
   int rows = 0;
   int heads = 0;
@@ -171,6 +203,9 @@ struct LatentAttentionCudaArgs {
   const std::int32_t* page_table = nullptr;
   int page_size = 0;  // a multiple of 64
   LatentCudaLayer cache;
+  // The list, the table, and vectors of positions before each sequence's rows were in memory before the
+  // kernel ahead in the stream began.
+  bool settled = false;
   float scale = 1;
   Bf16* out = nullptr;        // [rows, heads, latent_padded(rank)], zeros past rank
   float* totals = nullptr;    // [latent_total_floats(..)]: what a block keeps of a tile between splits

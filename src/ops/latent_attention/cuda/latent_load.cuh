@@ -87,18 +87,7 @@ struct LatentLoad {
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
       const int row = i * rows_at_once + thread / 4;
-      const std::uint32_t fours[4] = {codes[i].x, codes[i].y, codes[i].z, codes[i].w};
-#pragma unroll
-      for (int which = 0; which < 2; ++which) {
-        std::uint32_t words[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const std::uint32_t four = fours[2 * which + j / 2];
-          words[j] = ptx::bf16x2_of_e4m3x2(static_cast<std::uint16_t>(j % 2 == 0 ? four : four >> 16));
-        }
-        *reinterpret_cast<uint4*>(shared.vectors[side][group] + latent_piece_at(row, 2 * two + which)) =
-            make_uint4(words[0], words[1], words[2], words[3]);
-      }
+      put_converted(shared.vectors[side][group], row, two, codes[i]);
     }
   }
 

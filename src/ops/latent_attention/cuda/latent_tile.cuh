@@ -44,6 +44,14 @@ struct LatentShared {
   }
 };
 
+NIBBLE_HOST_DEVICE constexpr int latent_partial_floats_of(int rank) {
+  return static_cast<int>(latent_partial(rank));
+}
+
+// Of lists whose tiles are of few queries (sm90_latent_attention_few.cu).
+void launch_latent_attention_few(const LatentAttentionCudaArgs& args, float exponents, int processors,
+                                 cudaStream_t stream);
+
 // Which of the groups comes at turn `turn`: those of both sides' columns in turns, as they become free.
 NIBBLE_HOST_DEVICE constexpr int latent_group_at(int turn, int groups) {
   const int before_last = groups < most_groups ? groups : weights_group;
@@ -57,10 +65,11 @@ __device__ __forceinline__ int latent_piece_at(int row, int piece) {
   return row * ptx::swizzled_row_bytes + (piece ^ row % 8) * 16;
 }
 
-// Calls work(item), of the items that this block takes: in rounds of alternating direction.
+// Calls work(item), of the items of whole tiles that this block takes: in rounds of alternating direction.
 template <class Work>
 __device__ __forceinline__ void for_each_latent_item(const std::uint8_t* work_list, const Work& work) {
-  const int items = reinterpret_cast<const LatentWorkHeader*>(work_list)->items;
+  const auto* const header = reinterpret_cast<const LatentWorkHeader*>(work_list);
+  const int items = header->tile == tile_queries ? header->items : 0;
   const auto* const listed = reinterpret_cast<const LatentItem*>(work_list + sizeof(LatentWorkHeader));
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   for (int begin = 0, round = 0; begin < items; begin += blocks, ++round) {
@@ -80,6 +89,42 @@ struct LatentSteps {
         end(min(last / latent_step + 1, latent_split_begin(item.split_end))) {}
 };
 
+inline constexpr float latent_unseen = -std::numeric_limits<float>::infinity();
+
+// The largest score of query `which` of a lane's two, g and g + 8, in the four lanes that have it. Of every 8
+// positions a lane has 2t and 2t + 1: the first query's two, then the second's.
+template <int count>
+__device__ __forceinline__ float latent_largest(const float (&s)[count], int which) {
+  float largest = latent_unseen;
+#pragma unroll
+  for (int j = 2 * which; j < count; j += 4) {
+    if (!(s[j] <= largest)) largest = s[j];
+    if (!(s[j + 1] <= largest)) largest = s[j + 1];
+  }
+#pragma unroll
+  for (int apart = 1; apart <= 2; apart *= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, largest, apart);
+    if (!(other <= largest)) largest = other;
+  }
+  return largest;
+}
+
+// Sixteen codes of a row as bfloat16, pieces 2 * two and 2 * two + 1 of its row in a tile.
+__device__ __forceinline__ void put_converted(std::uint8_t* tile, int row, int two, const uint4& codes) {
+  const std::uint32_t fours[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    std::uint32_t words[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const std::uint32_t four = fours[2 * which + j / 2];
+      words[j] = ptx::bf16x2_of_e4m3x2(static_cast<std::uint16_t>(j % 2 == 0 ? four : four >> 16));
+    }
+    *reinterpret_cast<uint4*>(tile + latent_piece_at(row, 2 * two + which)) =
+        make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
 // Of levels m in whole powers of two: what a total is multiplied by as its level becomes `to`.
 __device__ __forceinline__ float latent_factor(float from, float to) {
   return to == from ? 1.0f : ptx::exp2_fast(from - to);
@@ -88,6 +133,4 @@ __device__ __forceinline__ float latent_factor(float from, float to) {
 __device__ __forceinline__ float latent_taken_in(float total, float keeps, float split, float adds) {
   return fmaf(split, adds, __fmul_rn(total, keeps));
 }
-inline constexpr float latent_unseen = -std::numeric_limits<float>::infinity();
-
 }  // namespace nibble

@@ -29,8 +29,6 @@ constexpr int step_sums = latent_step / 2, product_columns = 2 * group_columns,
 constexpr int weights_for_other = 2, weights_for_own = 4, split_for_other = 8, side_has_scores = 10;
 static_assert(split_for_other >= side_has_written + sides);
 
-NIBBLE_HOST_DEVICE constexpr int partial_floats(int rank) { return static_cast<int>(latent_partial(rank)); }
-
 // Of a thread's two queries.
 struct Scalars {
   float level[2], weight[2];
@@ -116,18 +114,7 @@ struct Computing {
     float from[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float largest = latent_unseen;
-#pragma unroll
-      for (int j = 2 * i; j < step_sums; j += 4) {
-        if (!(s[j] <= largest)) largest = s[j];
-        if (!(s[j + 1] <= largest)) largest = s[j + 1];
-      }
-#pragma unroll
-      for (int apart = 1; apart <= 2; apart *= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, largest, apart);
-        if (!(other <= largest)) largest = other;
-      }
-      const float risen = ceilf(__fmul_rn(largest, params.exponents)), before = split.level[i];
+      const float risen = ceilf(__fmul_rn(latent_largest(s, i), params.exponents)), before = split.level[i];
       const float level = risen <= before ? before : risen;
       factors[i] = latent_factor(before, level);
       from[i] = level == latent_unseen ? 0.0f : level;
@@ -278,7 +265,7 @@ struct Computing {
 
   // The split's total to where it is joined with the others'.
   __device__ __forceinline__ void leave_partial() const {
-    const int floats_of = partial_floats(args.cache.rank), padded = latent_padded(args.cache.rank);
+    const int floats_of = latent_partial_floats_of(args.cache.rank), padded = latent_padded(args.cache.rank);
     float* const of_thread = args.partials + static_cast<std::size_t>(item.partial + query(0)) *
                                                  static_cast<std::size_t>(floats_of);
     float* const to[2] = {ptx::held(of_thread + first_column()),
@@ -402,48 +389,89 @@ __global__ void __launch_bounds__(latent_threads, 1)
   }
 }
 
-constexpr int join_threads = 256, join_warps = join_threads / 32, columns_at_once = 128;
+constexpr int join_threads = 256;
 
-// The totals of a tile's splits, a warp a query.
+// The totals of a tile's splits. A query has a warp, which reads its columns by and by; where queries are
+// few, a thread for each four of them.
+template <int query_threads>
 __global__ void __launch_bounds__(join_threads)
     join_latent_splits(const __grid_constant__ LatentAttentionCudaArgs args) {
   ptx::grid_launch_dependents();
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int query = static_cast<int>(blockIdx.y) * join_warps + warp;
-  const int padded = latent_padded(args.cache.rank), floats_of = partial_floats(args.cache.rank);
+  constexpr int queries = join_threads / query_threads;
+  const int thread = static_cast<int>(threadIdx.x) % query_threads;
+  const int padded = latent_padded(args.cache.rank), floats_of = latent_partial_floats_of(args.cache.rank);
   ptx::grid_dependency_wait();
   if (static_cast<int>(blockIdx.x) >= reinterpret_cast<const LatentWorkHeader*>(args.work)->cut_tiles) return;
   const auto behind_items = latent_most_items(args.rows_at_once, args.sequence_count, args.heads);
   const LatentItem item =
       reinterpret_cast<const LatentItem*>(args.work + sizeof(LatentWorkHeader))[behind_items + blockIdx.x];
-  if (query >= item.count) return;
   const std::size_t apart = static_cast<std::size_t>(item.count) * static_cast<std::size_t>(floats_of);
-  const float* const first =
-      args.partials + static_cast<std::size_t>(item.partial + query) * static_cast<std::size_t>(floats_of);
-  Bf16* const out =
-      args.out + static_cast<std::size_t>(item.query + query) * static_cast<std::size_t>(padded);
-  for (int column = lane * 4; column < padded; column += columns_at_once) {
-    float4 sum{};
-    float level = latent_unseen, weight = 0;
+  for (int query = static_cast<int>(blockIdx.y) * queries + static_cast<int>(threadIdx.x) / query_threads;
+       query < item.count; query += static_cast<int>(gridDim.y) * queries) {
+    const float* const first =
+        args.partials + static_cast<std::size_t>(item.partial + query) * static_cast<std::size_t>(floats_of);
+    Bf16* const out =
+        args.out + static_cast<std::size_t>(item.query + query) * static_cast<std::size_t>(padded);
+    for (int column = thread * 4; column < padded; column += query_threads * 4) {
+      float4 sum{};
+      float level = latent_unseen, weight = 0;
 #pragma unroll 4
-    for (int split = 0; split < item.splits; ++split) {
-      const float* const partial = first + static_cast<std::size_t>(split) * apart;
-      const float4 of_split = *reinterpret_cast<const float4*>(partial + column);
-      const float its_level = partial[padded], its_weight = partial[padded + 1];
-      const float most = its_level <= level ? level : its_level;
-      const float keeps = latent_factor(level, most), adds = latent_factor(its_level, most);
-      weight = latent_taken_in(weight, keeps, its_weight, adds);
-      sum.x = latent_taken_in(sum.x, keeps, of_split.x, adds);
-      sum.y = latent_taken_in(sum.y, keeps, of_split.y, adds);
-      sum.z = latent_taken_in(sum.z, keeps, of_split.z, adds);
-      sum.w = latent_taken_in(sum.w, keeps, of_split.w, adds);
-      level = most;
+      for (int split = 0; split < item.splits; ++split) {
+        const float* const partial = first + static_cast<std::size_t>(split) * apart;
+        const float4 of_split = *reinterpret_cast<const float4*>(partial + column);
+        const float its_level = partial[padded], its_weight = partial[padded + 1];
+        const float most = its_level <= level ? level : its_level;
+        const float keeps = latent_factor(level, most), adds = latent_factor(its_level, most);
+        weight = latent_taken_in(weight, keeps, its_weight, adds);
+        sum.x = latent_taken_in(sum.x, keeps, of_split.x, adds);
+        sum.y = latent_taken_in(sum.y, keeps, of_split.y, adds);
+        sum.z = latent_taken_in(sum.z, keeps, of_split.z, adds);
+        sum.w = latent_taken_in(sum.w, keeps, of_split.w, adds);
+        level = most;
+      }
+      const bool real = column < args.cache.rank;
+      *reinterpret_cast<uint2*>(out + column) =
+          make_uint2(real ? ptx::pack_bf16x2(sum.x / weight, sum.y / weight) : 0,
+                     real ? ptx::pack_bf16x2(sum.z / weight, sum.w / weight) : 0);
     }
-    const bool real = column < args.cache.rank;
-    *reinterpret_cast<uint2*>(out + column) =
-        make_uint2(real ? ptx::pack_bf16x2(sum.x / weight, sum.y / weight) : 0,
-                   real ? ptx::pack_bf16x2(sum.z / weight, sum.w / weight) : 0);
   }
+}
+
+// Of tiles of so many queries.
+template <int query_threads>
+void launch_join(const LatentAttentionCudaArgs& args, int tile, int blocks_of_tile, cudaStream_t stream) {
+  const std::int64_t tiles = std::int64_t{args.rows} * ((args.heads + tile - 1) / tile) + args.sequence_count;
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(std::min(tiles, latent_most_cut_tiles)),
+                                static_cast<unsigned>(blocks_of_tile)),
+                 .threads = join_threads,
+                 .stream = stream,
+                 .overlaps = true,
+                 .share = share_of(args.rows)},
+                join_latent_splits<query_threads>, args);
+}
+
+// A block an item, of whole tiles.
+void launch_tiles(const LatentAttentionCudaArgs& args, float exponents, int processors, cudaStream_t stream) {
+  const bool is_converted = args.cache.dtype == DType::f8_e4m3;
+  const int width = args.cache.width();
+  const LatentParams params{.args = args,
+                            .exponents = exponents,
+                            .q = ptx::swizzled_map(args.q, width, args.rows * args.heads),
+                            .cache = is_converted
+                                         ? ptx::TensorMap{}
+                                         : ptx::swizzled_map(args.cache.vectors, width, args.cache.slots)};
+  const auto kernel = is_converted ? latent_attention<E4m3> : latent_attention<Bf16>;
+  constexpr std::size_t bytes = sizeof(LatentShared) + LatentShared::alignment;
+  cuda_check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  const int most = static_cast<int>(latent_most_items(args.rows, args.sequence_count, args.heads));
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(std::min(most, processors))),
+                 .threads = latent_threads,
+                 .shared_bytes = bytes,
+                 .stream = stream,
+                 .overlaps = true,
+                 .share = shared_228_kb},
+                kernel, params);
 }
 
 }  // namespace
@@ -464,35 +492,14 @@ Status latent_attention_cuda(const LatentAttentionCudaArgs& args, cudaStream_t s
     return invalid_argument("pages have whole steps of 64 positions, not " + std::to_string(args.page_size));
   if (args.rows == 0) return {};
   const int processors = processors_of_device();
-  const bool is_converted = args.cache.dtype == DType::f8_e4m3;
-  const int width = args.cache.width();
-  const LatentParams params{.args = args,
-                            .exponents = args.scale * 1.44269504f,
-                            .q = ptx::swizzled_map(args.q, width, args.rows * args.heads),
-                            .cache = is_converted
-                                         ? ptx::TensorMap{}
-                                         : ptx::swizzled_map(args.cache.vectors, width, args.cache.slots)};
-  const auto kernel = is_converted ? latent_attention<E4m3> : latent_attention<Bf16>;
-  constexpr std::size_t bytes = sizeof(LatentShared) + LatentShared::alignment;
-  cuda_check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  const int most = static_cast<int>(latent_most_items(args.rows, args.sequence_count, args.heads));
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(std::min(most, processors))),
-                 .threads = latent_threads,
-                 .shared_bytes = bytes,
-                 .stream = stream,
-                 .overlaps = true,
-                 .share = shared_228_kb},
-                kernel, params);
+  const float exponents = args.scale * 1.44269504f;
+  const bool may_be_clusters = args.kernels.may_be_clusters(args.rows, args.heads);
+  if (may_be_clusters) launch_latent_attention_few(args, exponents, processors, stream);
+  if (!args.kernels.are_clusters(args.rows, args.heads, processors))
+    launch_tiles(args, exponents, processors, stream);
   if (!latent_cuts(args.rows, args.heads, processors)) return {};
-  const std::int64_t tiles = args.rows * latent_tiles(args.heads) + args.sequence_count;
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(std::min(tiles, latent_most_cut_tiles)),
-                                static_cast<unsigned>(latent_tile / join_warps)),
-                 .threads = join_threads,
-                 .stream = stream,
-                 .overlaps = true,
-                 .share = share_of(args.rows)},
-                join_latent_splits, args);
+  may_be_clusters ? launch_join<128>(args, latent_few_tile, 8, stream)
+                  : launch_join<32>(args, latent_tile, 8, stream);
   return {};
 }
 
