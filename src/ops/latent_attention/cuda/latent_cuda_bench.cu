@@ -1,11 +1,14 @@
 // How fast latent attention runs on vectors of 512 + 64: graphs of layers with caches of their own, as many
 // as keep them out of the second-level cache; random queries and vectors.
 //
-//   latent_cuda_bench [--heads 20,64,128] [--batch 1,8,64] [--positions 1024,8192] [--json FILE]
+//   latent_cuda_bench [--heads 20,64,128] [--batch 1,8,64] [--positions 1024,8192]
+//                     [--path by_counts,tiles,clusters] [--prompts 0] [--json FILE]
 //
 // Prints a line for each case, first of decode (one row a sequence), then of the last rows of a prompt that a
-// launch takes at once. A line has microseconds; the share of the speed at which a kernel that only reads
-// gets the bytes that are seen; and TFLOP/s, which count 2 x (576 + 512) a head and position.
+// launch takes at once. Of decode by few queries there is a line for each path, as the list has it: blocks
+// with whole tiles, or clusters with 16 or 32 queries. A line has microseconds; the share of the speed at
+// which a kernel that only reads gets the bytes that are seen; and TFLOP/s, which count 2 x (576 + 512) a
+// head and position.
 #include "ops/cuda/bench_util.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/read_peak.cuh"
@@ -17,7 +20,15 @@ namespace {
 constexpr int rank = 512, rotated = 64, width = rank + rotated, page_size = 64;
 struct Case {
   int heads, batch, positions, rows;  // rows: of each sequence, the last ones
+  LatentPath path = LatentPath::by_counts;
+
+  bool may_be_clusters() const { return LatentCudaKernels{}.may_be_clusters(batch * rows, heads); }
+  // As a decode step's graph for one sequence.
+  LatentCudaKernels kernels() const {
+    return {.path = path, .short_context = batch == 1 && positions <= attention_lone_positions};
+  }
 };
+constexpr const char* path_names[] = {"by_counts", "tiles", "clusters"};
 
 std::string run(const Case& c, double read_peak, std::mt19937& random) {
   const int pages = (c.positions + page_size - 1) / page_size, slots = c.batch * pages * page_size;
@@ -40,7 +51,8 @@ std::string run(const Case& c, double read_peak, std::mt19937& random) {
       static_cast<std::size_t>(latent_total_floats(processors_of_device())) * sizeof(float) + 16);
   DeviceBuffer partials =
       bench::zeroed(static_cast<std::size_t>(latent_partial_floats(rank)) * sizeof(float));
-  latent_work_cuda({.sequences = device_sequences.as<SequenceCuda>(),
+  latent_work_cuda({.kernels = c.kernels(),
+                    .sequences = device_sequences.as<SequenceCuda>(),
                     .sequence_count = c.batch,
                     .heads = c.heads,
                     .rows = rows,
@@ -48,11 +60,14 @@ std::string run(const Case& c, double read_peak, std::mt19937& random) {
                     .work = work.as<std::uint8_t>()},
                    nullptr);
   cuda_check(cudaDeviceSynchronize());
+  LatentWorkHeader header;
+  cuda_check(cudaMemcpy(&header, work.data(), sizeof header, cudaMemcpyDeviceToHost));
   const bench::Times times = bench::time_graph(layers, c.rows > 1 ? 5 : 15, [&](cudaStream_t stream) {
     for (int layer = 0; layer < layers; ++layer) {
       auto* const of_layer =
           const_cast<std::byte*>(vectors.data()) + layer_bytes * static_cast<std::size_t>(layer);
-      bench::require(latent_attention_cuda({.q = q.as<Bf16>(),
+      bench::require(latent_attention_cuda({.kernels = c.kernels(),
+                                            .q = q.as<Bf16>(),
                                             .rows = rows,
                                             .heads = c.heads,
                                             .work = work.as<std::uint8_t>(),
@@ -61,6 +76,7 @@ std::string run(const Case& c, double read_peak, std::mt19937& random) {
                                             .page_table = device_table.as<std::int32_t>(),
                                             .page_size = page_size,
                                             .cache = {of_layer, slots, DType::bf16, rank, rotated},
+                                            .settled = layer > 0,
                                             .scale = 0.07f,
                                             .out = out.as<Bf16>(),
                                             .totals = totals.as<float>(),
@@ -77,16 +93,18 @@ std::string run(const Case& c, double read_peak, std::mt19937& random) {
   const double tflops = 2.0 * (width + rank) * c.heads * seen / seconds / 1e12;
   std::printf(
       "%3d heads, %4d x %4d rows, %6d positions: %9.2f us (%.2f .. %.2f)  %5.1f %% of %.0f GB/s  %6.1f "
-      "TFLOP/s\n",
+      "TFLOP/s  %s, %d queries a tile\n",
       c.heads, c.batch, c.rows, c.positions, times.median, times.least, times.most, 100 * share,
-      read_peak * 1e-9, tflops);
+      read_peak * 1e-9, tflops, path_names[static_cast<int>(c.path)], header.tile);
   std::fflush(stdout);
-  char line[256];
+  char line[320];
   std::snprintf(
       line, sizeof line,
       "{\"heads\": %d, \"batch\": %d, \"rows\": %d, \"positions\": %d, \"us\": %.2f, \"us_min\": %.2f, "
-      "\"us_max\": %.2f, \"share_of_read_peak\": %.4f, \"read_peak\": %.4g, \"tflops\": %.1f}",
-      c.heads, c.batch, c.rows, c.positions, times.median, times.least, times.most, share, read_peak, tflops);
+      "\"us_max\": %.2f, \"share_of_read_peak\": %.4f, \"read_peak\": %.4g, \"tflops\": %.1f, \"path\": "
+      "\"%s\", \"tile\": %d}",
+      c.heads, c.batch, c.rows, c.positions, times.median, times.least, times.most, share, read_peak, tflops,
+      path_names[static_cast<int>(c.path)], header.tile);
   return line;
 }
 
@@ -96,12 +114,16 @@ std::string run(const Case& c, double read_peak, std::mt19937& random) {
 int main(int argc, char** argv) {
   using namespace nibble;
   std::vector<int> heads = {20, 64, 128}, batches = {1, 8, 64}, lengths = {1024, 8192};
+  std::string paths = "by_counts,tiles,clusters";
+  bool has_prompts = true;
   const char* json = nullptr;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     if (option == "--heads") heads = bench::numbers(argv[i + 1]);
     if (option == "--batch") batches = bench::numbers(argv[i + 1]);
     if (option == "--positions") lengths = bench::numbers(argv[i + 1]);
+    if (option == "--path") paths = argv[i + 1];
+    if (option == "--prompts") has_prompts = std::atoi(argv[i + 1]) != 0;
     if (option == "--json") json = argv[i + 1];
   }
   if (!bench::has_gpu()) return 77;
@@ -110,8 +132,15 @@ int main(int argc, char** argv) {
   std::vector<std::string> lines;
   for (const int of_model : heads) {
     for (const int positions : lengths) {
-      for (const int batch : batches)
-        lines.push_back(run({of_model, batch, positions, 1}, memory.rate, random));
+      for (const int batch : batches) {
+        for (const LatentPath path : {LatentPath::by_counts, LatentPath::tiles, LatentPath::clusters}) {
+          const Case of_path{of_model, batch, positions, 1, path};
+          const bool is_asked = paths.find(path_names[static_cast<int>(path)]) != std::string::npos;
+          if (of_path.may_be_clusters() ? is_asked : path == LatentPath::tiles)
+            lines.push_back(run(of_path, memory.rate, random));
+        }
+      }
+      if (!has_prompts) continue;
       const int rows = std::min(latent_rows_at_once(positions, of_model), positions);
       lines.push_back(run({of_model, 1, positions, rows}, memory.rate, random));
     }
