@@ -50,7 +50,7 @@ struct FewQueries {
   const LatentAttentionCudaArgs& args;
   float exponents;
   FewShared<sixteens>& shared;
-  std::uint64_t* arrived;
+  std::uint64_t *arrived, *freed;  // arrived: a round's scores; freed: their places, of all blocks
   int rank, warp, lane, g, t;
   FewLoads<Element, sixteens> loads;
   LatentItem item;
@@ -58,11 +58,12 @@ struct FewQueries {
   FewTotal<sixteens> total;
 
   __device__ __forceinline__ FewQueries(const LatentAttentionCudaArgs& args_, float exponents_,
-                                        FewShared<sixteens>& shared_, std::uint64_t* arrived_)
+                                        FewShared<sixteens>& shared_, std::uint64_t (&barriers)[2])
       : args(args_),
         exponents(exponents_),
         shared(shared_),
-        arrived(arrived_),
+        arrived(&barriers[0]),
+        freed(&barriers[1]),
         rank(ptx::cluster_rank()),
         warp(ptx::warp_of_block()),
         lane(static_cast<int>(threadIdx.x) % 32),
@@ -238,10 +239,7 @@ struct FewQueries {
   __device__ __forceinline__ void take_round(int begin) {
     const int count = min(loads.steps.end - begin, blocks), next = begin + blocks;
     const bool follows = rounds > 0;  // upon a round whose scores lay where this one's will
-    if (follows) {
-      ptx::fence_shared_writes();
-      ptx::cluster_arrive();
-    }
+    if (follows && threadIdx.x < blocks) ptx::mbarrier_arrive_at(freed, static_cast<int>(threadIdx.x));
     if (threadIdx.x == 0)
       ptx::mbarrier_arrive_expecting(arrived, static_cast<std::uint32_t>(count * sizeof(shared.scores[0])));
     ptx::await_copy_groups<1>();
@@ -249,7 +247,7 @@ struct FewQueries {
     float of_eights[2][4];
     const bool has_scores = rank < count && warp / blocks < sixteens;
     if (has_scores) score(of_eights);
-    if (follows) ptx::cluster_wait();
+    if (follows) ptx::mbarrier_wait(freed, (rounds - 1) & 1);
     if (has_scores) send(of_eights);
     __syncthreads();  // keys have been read
     loads.bring_keys(next, next, loads.steps.end);
@@ -281,7 +279,8 @@ struct FewQueries {
     for (int i = 0; i < blocks; ++i) {
       if (i < count) take_in(i, levels.factors[i]);
     }
-    __syncthreads();  // weights and values have been read
+    ptx::fence_shared_writes();  // weights lie where scores will come
+    __syncthreads();             // weights and values have been read
     loads.bring_values(next, next, loads.steps.end);
     ptx::end_copy_group();
   }
@@ -395,10 +394,11 @@ struct FewQueries {
 template <class Element>
 __global__ void __launch_bounds__(threads, 1)
     latent_attention_few(const __grid_constant__ LatentAttentionCudaArgs args, float exponents) {
-  __shared__ std::uint64_t arrived;
+  __shared__ std::uint64_t barriers[2];
   ptx::grid_launch_dependents();
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(&arrived, 1);
+    ptx::mbarrier_init(&barriers[0], 1);
+    ptx::mbarrier_init(&barriers[1], blocks);
     ptx::fence_mbarrier_init();
   }
   ptx::cluster_barrier();  // the other blocks' barriers are ready
@@ -406,11 +406,11 @@ __global__ void __launch_bounds__(threads, 1)
   const int tile = reinterpret_cast<const LatentWorkHeader*>(args.work)->tile;
   std::uint8_t* const bytes = ptx::dynamic_shared();
   if (tile == latent_few_tile) {
-    FewQueries<Element, 1>(args, exponents, *reinterpret_cast<FewShared<1>*>(bytes), &arrived)
+    FewQueries<Element, 1>(args, exponents, *reinterpret_cast<FewShared<1>*>(bytes), barriers)
         .run(args.settled);
   } else if (tile == most_sixteens * latent_few_tile) {
     FewQueries<Element, most_sixteens>(args, exponents, *reinterpret_cast<FewShared<most_sixteens>*>(bytes),
-                                       &arrived)
+                                       barriers)
         .run(args.settled);
   } else if (args.settled) {
     ptx::grid_dependency_wait();
