@@ -54,6 +54,7 @@ struct FewQueries {
   int rank, warp, lane, g, t;
   FewLoads<Element, sixteens> loads;
   LatentItem item;
+  int readable_end = 0;  // steps before it may be brought
   unsigned rounds = 0;
   FewTotal<sixteens> total;
 
@@ -250,7 +251,7 @@ struct FewQueries {
     if (follows) ptx::mbarrier_wait(freed, (rounds - 1) & 1);
     if (has_scores) send(of_eights);
     __syncthreads();  // keys have been read
-    loads.bring_keys(next, next, loads.steps.end);
+    loads.bring_keys(next, next, readable_end);
     ptx::end_copy_group();
     ptx::mbarrier_wait(arrived, rounds++ & 1);
     const Part part{warp % blocks, warp / blocks};
@@ -281,7 +282,7 @@ struct FewQueries {
     }
     ptx::fence_shared_writes();  // weights lie where scores will come
     __syncthreads();             // weights and values have been read
-    loads.bring_values(next, next, loads.steps.end);
+    loads.bring_values(next, next, readable_end);
     ptx::end_copy_group();
   }
 
@@ -357,26 +358,29 @@ struct FewQueries {
     });
   }
 
-  // waits: the grids ahead may still run, and only what is settled may be read.
+  // waits: the grids ahead may still run, and only what is settled may be read. Then a round comes first with
+  // what happens to lie in shared memory, of which no sum is kept.
   __device__ __forceinline__ void take(const LatentItem& next, bool waits) {
     item = next;
     loads.take(item);
-    const int first = loads.steps.begin;
-    int from = first, past = waits ? max(loads.settled_end(), first) : loads.steps.end;
-#pragma unroll 1
-    for (bool is_all = false; !is_all; from = past, past = loads.steps.end) {
-      is_all = !waits;
-      if (is_all) loads.bring_queries(item);
-      loads.bring_keys(first, from, past);
-      ptx::end_copy_group();
-      loads.bring_values(first, from, past);
-      ptx::end_copy_group();
-      if (waits) ptx::grid_dependency_wait();
-      waits = false;
-    }
+    const int first = loads.steps.begin, settled_end = max(loads.settled_end(), first);
+    readable_end = waits ? settled_end : loads.steps.end;
     total.clear();
 #pragma unroll 1
-    for (int begin = first; begin < loads.steps.end; begin += blocks) take_round(begin);
+    for (int begin = waits ? first - blocks : first; begin < loads.steps.end; begin += blocks) {
+      if (begin == first) {
+        if (waits) ptx::grid_dependency_wait();
+        readable_end = loads.steps.end;
+        const int from = waits ? settled_end : first;
+        loads.bring_queries(item);
+        loads.bring_keys(first, from, readable_end);
+        ptx::end_copy_group();
+        loads.bring_values(first, from, readable_end);
+        ptx::end_copy_group();
+        total.clear();
+      }
+      take_round(begin);
+    }
     end();
   }
 
