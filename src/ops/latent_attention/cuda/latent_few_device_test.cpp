@@ -167,13 +167,19 @@ TEST_F(FewLatentsOnTheGpu, SequencesAndRowsHaveTheBitsOfTiles) {
   expect_same_bits({20, {300, 64, 1030}, 1, 144, 16, DType::f8_e4m3});
 }
 
-// 16 queries a cluster, or 32, or tiles where the multiprocessors are filled.
-TEST_F(FewLatentsOnTheGpu, TheListTakesWhatIsSoonerDone) {
-  const LatentCudaKernels by_counts;
-  EXPECT_EQ(Attention({128, std::vector<int>(9, 300)}).list(by_counts), latent_tile) << "more than few";
-  EXPECT_FALSE(by_counts.are_clusters(1, 128, 132));
-  EXPECT_TRUE((LatentCudaKernels{.short_context = true}.are_clusters(1, 128, 132)));
-  EXPECT_FALSE((LatentCudaKernels{.short_context = true}.are_clusters(2, 128, 132)));
+// Clusters, or tiles where they fill the multiprocessors as well.
+TEST_F(FewLatentsOnTheGpu, AListHasWhatIsSoonerDone) {
+  EXPECT_LT(Attention({20, {300}}).list({}), latent_tile);
+  EXPECT_EQ(Attention({128, std::vector<int>(8, 8000)}).list({}), latent_tile);
+  EXPECT_EQ(Attention({128, std::vector<int>(9, 300)}).list({}), latent_tile);
+}
+
+TEST(FewLatents, OneShortContextIsKnownToHaveClusters) {
+  const LatentCudaKernels one{.short_context = true};
+  EXPECT_TRUE(one.are_clusters(1, 128, 132));
+  EXPECT_FALSE(one.are_clusters(2, 128, 132)) << "more queries than clusters take at once";
+  EXPECT_FALSE(one.are_clusters(1, 128, 16)) << "a slice of a GPU";
+  EXPECT_FALSE(LatentCudaKernels().are_clusters(1, 128, 132)) << "nobody knows how long";
   EXPECT_FALSE((LatentCudaKernels{.path = LatentPath::tiles, .short_context = true}.are_clusters(1, 1, 132)));
 }
 
