@@ -4,12 +4,14 @@
 // What bounds it is latency: a chain of products for each score, one for each sum, and what blocks tell each
 // other between the two. So in a round of four steps each block has one step's scores, which it sends to all;
 // then each has all steps' weights, and of all steps' vectors 128 columns, whose sums it adds up in order. A
-// warp has 8 positions in the first product, 16 columns in the second, and in between a step's weights of 16
-// queries, as lanes of the first product left them: they are the second's operands.
+// warp has 16 positions in the first product, of 16 queries, and 16 columns in the second, of all. In between
+// it has a step's weights of 16 queries, as lanes of the first product left them: so they are operands of the
+// second.
 //
 // A step's vectors come whole to the block that has its scores, and by columns to all. The next round's come
 // as soon as this one's have been read; the first round's, but for the sequence's new rows, come before the
-// grids ahead have ended.
+// grids ahead have ended. Instructions come from afar, too: so before its queries are there, a block takes a
+// round with other numbers.
 #include "ops/cuda/launch.cuh"
 #include "ops/latent_attention/cuda/latent_few_load.cuh"
 #include "ops/ptx/cluster.cuh"
@@ -97,19 +99,24 @@ struct FewQueries {
     const int groups = loads.groups;
 #pragma unroll
     for (int n = 0; n < 2; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-    Operands next;
-    load_operands(next, latent_group_at(0, groups));
+    Operands even, odd;  // the next group's are on their way while one is multiplied
+    load_operands(even, latent_group_at(0, groups));
 #pragma unroll 1
-    for (int turn = 1; turn <= groups; ++turn) {
-      const Operands now = next;
-      if (turn < groups) load_operands(next, latent_group_at(turn, groups));
+    for (int turn = 0; turn < groups; turn += 2) {
+      if (turn + 1 < groups) load_operands(odd, latent_group_at(turn + 1, groups));
+      multiply(s, even);
+      if (turn + 1 == groups) break;
+      if (turn + 2 < groups) load_operands(even, latent_group_at(turn + 2, groups));
+      multiply(s, odd);
+    }
+  }
+  __device__ __forceinline__ static void multiply(float (&s)[2][4], const Operands& of) {
 #pragma unroll
-      for (int k = 0; k < group_columns / 16; ++k) {
+    for (int k = 0; k < group_columns / 16; ++k) {
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          ptx::mma_m16n8k16_bf16(s[n], now.q[k][0], now.q[k][1], now.q[k][2], now.q[k][3], now.keys[k][2 * n],
-                                 now.keys[k][2 * n + 1]);
-        }
+      for (int n = 0; n < 2; ++n) {
+        ptx::mma_m16n8k16_bf16(s[n], of.q[k][0], of.q[k][1], of.q[k][2], of.q[k][3], of.keys[k][2 * n],
+                               of.keys[k][2 * n + 1]);
       }
     }
   }
