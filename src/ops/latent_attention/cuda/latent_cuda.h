@@ -156,7 +156,7 @@ constexpr bool latent_cuts(int rows, int heads, int processors) {
 // Which kernel takes a launch's tiles: by_counts as its list says, of the work that there is for either.
 enum class LatentPath : std::uint8_t { by_counts, tiles, clusters };
 // Clusters are for so many queries at most: of more even one split each fills the multiprocessors.
-inline constexpr int latent_few_queries = 1024;
+inline constexpr int latent_few_queries = 512;
 inline constexpr int latent_few_blocks = 4;  // of a cluster
 inline constexpr int latent_few_tile = 16;   // queries that it takes, or twice as many
 // As many clusters as run at once: multiprocessors come in groups of 16 or 18, which clusters do not leave.

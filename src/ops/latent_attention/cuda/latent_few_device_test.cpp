@@ -170,8 +170,8 @@ TEST_F(FewLatentsOnTheGpu, SequencesAndRowsHaveTheBitsOfTiles) {
 // Clusters, or tiles where they fill the multiprocessors as well.
 TEST_F(FewLatentsOnTheGpu, AListHasWhatIsSoonerDone) {
   EXPECT_LT(Attention({20, {300}}).list({}), latent_tile);
-  EXPECT_EQ(Attention({128, std::vector<int>(8, 8000)}).list({}), latent_tile);
-  EXPECT_EQ(Attention({128, std::vector<int>(9, 300)}).list({}), latent_tile);
+  EXPECT_EQ(Attention({60, std::vector<int>(8, 8000)}).list({}), latent_tile);
+  EXPECT_EQ(Attention({128, std::vector<int>(5, 300)}).list({}), latent_tile);
 }
 
 TEST(FewLatents, OneShortContextIsKnownToHaveClusters) {
