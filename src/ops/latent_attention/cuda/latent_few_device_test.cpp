@@ -136,6 +136,10 @@ void expect_same_bits(const Case& of) {
   EXPECT_LT(attention.list(clusters), latent_tile);
   const std::vector<Bf16> found = attention.run(clusters, of.heads % 2 == 0);
   EXPECT_EQ(found, expected);
+  if (of.positions.size() > 1 || of.positions[0] > attention_lone_positions) return;
+  const LatentCudaKernels short_context{.short_context = true};  // of which there may be no second launch
+  attention.list(short_context);
+  EXPECT_EQ(attention.run(short_context, false), expected);
 }
 
 TEST_F(FewLatentsOnTheGpu, OneRowHasTheBitsOfTiles) {
