@@ -1,5 +1,4 @@
-// Products with one matrix in blocks (block_matrices.h) for up to 32 rows of activations a block. Up to eight
-// are block_products_long.cuh's and block_products_short.cuh's.
+// Products with one matrix in blocks (block_matrices.h) for up to 32 rows of activations a block.
 //
 // All warps of a block share a granule of 16 rows and take its blocks of 128 columns in turns, since a dense
 // matrix has only a few granules for each multiprocessor. What each warp found goes through shared memory,
@@ -7,11 +6,16 @@
 // warp holds the activations of in registers. So those are read once where a span is all of K, and nobody
 // waits for them again.
 //
+// Of up to eight rows 16 warps hold two blocks each: eight would issue too seldom for their bytes. A short K
+// is block_products_short.cuh's, one or two rows block_products_long.cuh's. More rows have eight warps with
+// more registers.
+//
 // A warp has a ring of its own that runs ahead from granule to granule and is filled before the kernels ahead
-// have ended: 64 KB of FP8 a multiprocessor. More rows than 32 are as many times as many blocks, of which two
-// lie on a multiprocessor and find the weights in the second-level cache.
+// have ended: 96 KB of FP8 a multiprocessor with 16 warps, 64 KB with eight. More rows than 32 are as many
+// times as many blocks, of which two lie on a multiprocessor and find the weights in the second-level cache.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "ops/cuda/launch.cuh"
@@ -42,10 +46,10 @@ inline constexpr ColumnOrder column_order =
 
 template <class Codes, int eights>
 struct FewShared {
-  static constexpr int warps = 8, threads = 32 * warps;
+  static constexpr int warps = eights == 1 ? 16 : 8, threads = 32 * warps;
   static constexpr int stage_bytes = 2 * Codes::block_bytes;
-  static constexpr int stages = 4;                  // of a warp's ring, 128 columns each
-  static constexpr int held = eights == 4 ? 1 : 2;  // blocks of a span that a warp has
+  static constexpr int stages = eights == 1 ? 3 : 4;  // of a warp's ring, 128 columns each
+  static constexpr int held = eights == 4 ? 1 : 2;    // blocks of a span that a warp has
   static constexpr int span = warps * held;
   static constexpr int together = held > 1 ? 2 : 1;  // of which the chains interleave
   alignas(128) std::uint8_t ring[warps][stages][stage_bytes];
@@ -222,7 +226,8 @@ void launch_few_of(const FewParams<Codes, Store>& params, cudaStream_t stream) {
   static_assert(64 * eights <= Shared::threads && few_most_scale_blocks <= Shared::threads);
   const int processors = processors_of_device(), granules = params.weights.shape.granules();
   const auto kernel = multiply_few<Codes, eights, Store>;
-  constexpr int bytes = static_cast<int>(sizeof(Shared));
+  // Of up to eight rows, whose weights one block a multiprocessor reads alone.
+  constexpr int bytes = std::max(static_cast<int>(sizeof(Shared)), eights == 1 ? shared_of_lone_block : 0);
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const int in_turns = (params.rows + 8 * eights - 1) / (8 * eights);
   launch_kernel({.blocks = dim3(static_cast<unsigned>(granules < processors ? granules : processors),
@@ -237,6 +242,7 @@ void launch_few_of(const FewParams<Codes, Store>& params, cudaStream_t stream) {
 
 template <class Codes, class Store>
 void launch_few(const FewParams<Codes, Store>& params, cudaStream_t stream) {
+  if (params.rows <= 8) return launch_few_of<1>(params, stream);
   if (params.rows <= 16) return launch_few_of<2>(params, stream);
   return launch_few_of<4>(params, stream);
 }

@@ -1,18 +1,19 @@
-// Products with one matrix in blocks (block_matrices.h) for up to eight rows of activations and any K. A K of
-// one pass is block_products_short.cuh's.
+// Products with one matrix in blocks (block_matrices.h) for a row or two of activations and any K. A K of one
+// pass is block_products_short.cuh's, more rows are block_products_few.cuh's: there a unit's pairs of rows
+// keep those who add too long.
 //
 // K goes in passes of 16 blocks of 128 columns. In each of them one of 16 warps has one block of every
 // granule of the grid block's, at most eight, whose totals wait in shared memory from pass to pass. So what a
 // warp does for a unit, a granule in a pass, is always the same: wait, multiply, leave what it found, ask for
 // the next weights.
 //
-// What decides the time is how few instructions that is, and that no warp waits for another: warps of their
-// own add, one for two rows of activations and two for more, and the others run ahead of them by as many
-// units as the ring has stages. Where all wait for all at each unit, loads, decoding and the tensor core's
-// chains of every warp come at the same time. The multiprocessor with the most granules ends last.
+// What decides the time is how few instructions that is, and that no warp waits for another: a warp of its
+// own adds, and the others run ahead of it by as many units as the ring has stages. Where all wait for all at
+// each unit, loads, decoding and the tensor core's chains of every warp come at the same time. The
+// multiprocessor with the most granules ends last.
 //
 // The ring is filled before the kernels ahead have ended. It has a stage a unit, as many as leave room for a
-// block of the launch before or behind it: 128 KB of FP8 for one row or two, 96 KB for more. A warp's
+// block of the launch before or behind it: 128 KB of FP8. A warp's
 // activations of the next pass come to shared memory while it multiplies those of this one.
 #pragma once
 
@@ -25,47 +26,42 @@
 namespace nibble::block_products {
 
 inline constexpr int long_warps = 16;    // that multiply
-inline constexpr int long_rows = 8;      // of activations, at most
+inline constexpr int long_rows = 2;      // of activations, at most: a pair, of which a lane has both
 inline constexpr int long_granules = 8;  // whose totals wait
 inline constexpr int long_pieces = 16;   // of a row, in 128 columns
 inline constexpr int long_least_stages = 3, long_most_stages = 8;
-inline constexpr int long_most_adders = 2;
-inline constexpr int long_most_threads = 32 * (long_warps + long_most_adders);
+inline constexpr int long_threads = 32 * (long_warps + 1);
 
-// Where a block's things lie in its shared memory, in bytes. Rows of activations go in pairs, of which a lane
-// of the tensor core has both.
+// Where a block's things lie in its shared memory, in bytes.
 template <class Codes>
 struct LongPlan {
-  int rows = 0, pairs = 0;
-  int adders = 0;  // warps, which take the pairs in turns
-  int stages = 0;
+  int rows = 0, stages = 0;
 
-  static constexpr int stage_bytes = 2 * Codes::block_bytes;       // of a warp
-  static constexpr int sums_bytes = 32 * 4;                        // of a warp's block and a pair
-  static constexpr int unit_sums_bytes = long_warps * sums_bytes;  // of a pair
+  static constexpr int stage_bytes = 2 * Codes::block_bytes;  // of a warp
+  static constexpr int sums_bytes = 32 * 4;                   // of a warp's block
+  static constexpr int unit_sums_bytes = long_warps * sums_bytes;
   static constexpr int unit_barriers_bytes = (long_warps + 2) * 8;
   static constexpr int row_bytes = (long_pieces + 1) * 16;  // so that a piece's rows meet in no bank
 
   constexpr LongPlan() = default;
-  constexpr LongPlan(int rows_, int room)
-      : rows(rows_), pairs((rows + 1) / 2), adders(std::min(pairs, long_most_adders)) {
+  constexpr LongPlan(int rows_, int room) : rows(rows_) {
     stages = std::clamp((room - fixed_bytes()) / unit_bytes(), long_least_stages, long_most_stages);
   }
   constexpr int fixed_bytes() const { return x_bytes() * long_warps + totals_bytes() + 16; }
   constexpr int unit_bytes() const {
-    return long_warps * stage_bytes + pairs * unit_sums_bytes + unit_barriers_bytes;
+    return long_warps * stage_bytes + unit_sums_bytes + unit_barriers_bytes;
   }
   constexpr int bytes() const { return fixed_bytes() + stages * unit_bytes(); }
 
   NIBBLE_HOST_DEVICE constexpr int x_bytes() const { return rows * row_bytes; }  // of a warp
-  NIBBLE_HOST_DEVICE constexpr int totals_bytes() const { return long_granules * pairs * sums_bytes; }
-  // In order: stages of all warps, what the warps found of a pair in each unit, activations, totals, 16 bytes
-  // that nobody reads, barriers.
+  static constexpr int totals_bytes() { return long_granules * sums_bytes; }
+  // In order: stages of all warps, what the warps found in each unit, activations, totals, 16 bytes that
+  // nobody reads, barriers.
   NIBBLE_HOST_DEVICE static constexpr int ring(int warp) { return warp * stage_bytes; }
-  NIBBLE_HOST_DEVICE constexpr int sums(int pair) const {
-    return stages * (ring(long_warps) + pair * unit_sums_bytes);
+  NIBBLE_HOST_DEVICE constexpr int sums() const { return stages * ring(long_warps); }
+  NIBBLE_HOST_DEVICE constexpr int x(int warp) const {
+    return sums() + stages * unit_sums_bytes + warp * x_bytes();
   }
-  NIBBLE_HOST_DEVICE constexpr int x(int warp) const { return sums(pairs) + warp * x_bytes(); }
   NIBBLE_HOST_DEVICE constexpr int totals() const { return x(long_warps); }
   NIBBLE_HOST_DEVICE constexpr int nobodys() const { return totals() + totals_bytes(); }
   NIBBLE_HOST_DEVICE constexpr int barriers() const { return nobodys() + 16; }
@@ -203,14 +199,13 @@ __device__ __forceinline__ void multiply_units(const BlockMatrices<Codes>& weigh
                                                LongFeed<Codes>& feed, const LongInputs<Codes>& inputs) {
   std::uint8_t* const shared = ptx::dynamic_shared();
   // What is held the compiler would make anew for each unit.
-  const int warp = feed.warp, lane = ptx::held(static_cast<int>(threadIdx.x % 32)), t = ptx::held(lane % 4);
+  const int warp = feed.warp, lane = ptx::held(static_cast<int>(threadIdx.x % 32));
   const LongUnits units = feed.units;
   const int blocks = weights.shape.blocks(), stages = plan.stages;
   std::uint8_t* const ring = shared + plan.ring(warp);
-  // A lane's four sums, at a place of its pair's unit; the places of eight lanes meet in no bank.
-  std::uint8_t* const sums_at =
-      shared + plan.sums(t) + warp * LongPlan<Codes>::sums_bytes + (lane / 4 + 2 * t) % 8 * 16;
-  const bool leaves = t < plan.pairs;
+  // A lane's four sums of both rows, which the first of each four lanes have.
+  std::uint8_t* const sums_at = shared + plan.sums() + warp * LongPlan<Codes>::sums_bytes + lane / 4 * 16;
+  const bool leaves = ptx::held(lane % 4) == 0;
   inputs.copy(0);
   RingStage place;
 #pragma unroll 1
@@ -285,10 +280,10 @@ __device__ __forceinline__ void touch_factors(const BlockMatrices<Codes>& weight
     touch(weights.row_scales + first * block_granule_rows, granules * block_granule_rows * 4);
 }
 
-// What a warp that adds does: of a pair, lane 4i + of has sum `of` of the lanes of a row of the tensor core.
+// What the warp that adds does: lane 4i + of has sum `of` of the lanes of a row of the tensor core.
 template <class Codes, class Store>
 __device__ __forceinline__ void add_units(const FewParams<Codes, Store>& product, const LongPlan<Codes>& plan,
-                                          const LongBarriers& barriers, const LongUnits& units, int adder) {
+                                          const LongBarriers& barriers, const LongUnits& units) {
   std::uint8_t* const shared = ptx::dynamic_shared();
   const int lane = static_cast<int>(threadIdx.x % 32), odd = lane / 2 % 2;
   const int scale_blocks = product.weights.shape.scale_blocks(), stages = plan.stages;
@@ -319,35 +314,31 @@ __device__ __forceinline__ void add_units(const FewParams<Codes, Store>& product
           ahead = factor_of(first + granules, 0);
         }
         ptx::mbarrier_wait(&barriers.sums[place.stage].found, place.parity);
-#pragma unroll 1
-        for (int pair = adder; pair < plan.pairs; pair += plan.adders) {
-          const float* const found =
-              reinterpret_cast<const float*>(shared + plan.sums(pair) +
-                                             place.stage * LongPlan<Codes>::unit_sums_bytes) +
-              lane;
-          float& kept =
-              reinterpret_cast<float*>(shared + plan.totals())[(granule * plan.pairs + pair) * 32 + lane];
-          const int row = 2 * pair + lane % 2,
-                    even_row = (first + granule) * block_granule_rows + (lane / 4 + 6 * pair) % 8 * 2;
-          RowScales scales;
-          if (last) scales = row_scales_of(product.weights, 0, even_row);
-          float total = pass == 0 ? 0 : kept;
-          const auto add = [&](int block) {
-            return add_block<Codes>(total, found[block * 32],
-                                    __shfl_sync(0xffffffffu, factor, 2 * block + odd));
-          };
-          if (count == long_warps) {
+        const float* const found =
+            reinterpret_cast<const float*>(shared + plan.sums() +
+                                           place.stage * LongPlan<Codes>::unit_sums_bytes) +
+            lane;
+        float& kept = reinterpret_cast<float*>(shared + plan.totals())[granule * 32 + lane];
+        const int row = lane % 2, even_row = (first + granule) * block_granule_rows + lane / 4 * 2;
+        RowScales scales;
+        if (last) scales = row_scales_of(product.weights, 0, even_row);
+        float total = pass == 0 ? 0 : kept;
+        const auto add = [&](int block) {
+          return add_block<Codes>(total, found[block * 32],
+                                  __shfl_sync(0xffffffffu, factor, 2 * block + odd));
+        };
+        if (count == long_warps) {
 #pragma unroll
-            for (int block = 0; block < long_warps; ++block) total = add(block);
-          } else {
+          for (int block = 0; block < long_warps; ++block) total = add(block);
+        } else {
 #pragma unroll
-            for (int block = 0; block < long_warps; ++block) {
-              const float with = add(block);  // of no block: what was there
-              total = block < count ? with : total;
-            }
+          for (int block = 0; block < long_warps; ++block) {
+            const float with = add(block);  // of no block: what was there
+            total = block < count ? with : total;
           }
-          kept = total;
-          if (!last) continue;
+        }
+        kept = total;
+        if (last) {
           const float value = __fmul_rn(total, odd ? scales.odd : scales.even),
                       other = __shfl_xor_sync(0xffffffffu, value, 2);
           if (!odd && row < product.rows) product.store.put(row, even_row, product.store.value(value, other));
@@ -361,7 +352,7 @@ __device__ __forceinline__ void add_units(const FewParams<Codes, Store>& product
 }
 
 template <class Codes, class Store>
-__global__ void __launch_bounds__(long_most_threads, 2)
+__global__ void __launch_bounds__(long_threads, 2)
     multiply_long(const __grid_constant__ LongParams<Codes, Store> params) {
   const FewParams<Codes, Store>& product = params.product;
   const LongPlan<Codes>& plan = params.plan;
@@ -378,10 +369,10 @@ __global__ void __launch_bounds__(long_most_threads, 2)
   if (threadIdx.x % 32 == 0) {
     if (multiplies) {
       for (int i = 0; i < stages; ++i) ptx::mbarrier_init(barriers.full + i * long_warps, 1);
-    } else if (warp == long_warps) {
+    } else {
       for (int i = 0; i < stages; ++i) {
         ptx::mbarrier_init(&sums[i].found, long_warps);
-        ptx::mbarrier_init(&sums[i].added, static_cast<std::uint32_t>(plan.adders));
+        ptx::mbarrier_init(&sums[i].added, 1);
       }
     }
     ptx::fence_mbarrier_init();
@@ -389,7 +380,7 @@ __global__ void __launch_bounds__(long_most_threads, 2)
   __syncwarp();
   if (!product.lets_beside) ptx::grid_launch_dependents();
   const auto begin = [&] {
-    ptx::named_barrier(1, static_cast<int>(blockDim.x));  // mbarriers are there
+    ptx::named_barrier(1, long_threads);  // mbarriers are there
     ptx::grid_dependency_wait();
     if (product.lets_beside) ptx::grid_launch_dependents();
   };
@@ -407,7 +398,7 @@ __global__ void __launch_bounds__(long_most_threads, 2)
   } else {
     touch_factors(product.weights, units, units.begin, shared + plan.nobodys());
     begin();
-    add_units(product, plan, barriers, units, warp - long_warps);
+    add_units(product, plan, barriers, units);
   }
 }
 
@@ -421,7 +412,7 @@ void launch_long(const FewParams<Codes, Store>& product, cudaStream_t stream) {
   const int bytes = std::max(plan.bytes(), shared_of_lone_block);
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   launch_kernel({.blocks = dim3(static_cast<unsigned>(std::min(granules, processors))),
-                 .threads = 32 * (long_warps + plan.adders),
+                 .threads = long_threads,
                  .shared_bytes = static_cast<std::size_t>(bytes),
                  .stream = stream,
                  .overlaps = true,
