@@ -132,8 +132,8 @@ void repack_latent_heads_cuda(const LatentHeadsRepack& repack, cudaStream_t stre
 //
 // Queries are numbered row * heads + head. A tile has up to latent_tile neighbours of one sequence; a block
 // takes a tile with all its splits or with one of them, whose totals are then joined by a launch behind.
-// Where queries are few, a tile has fewer of them, and a cluster of blocks takes it with one of its splits:
-// that is sooner done and has the same bits.
+// Where that is faster, a tile has up to latent_few_tile, and a cluster of blocks takes what a block would:
+// the bits are the same.
 struct alignas(16) LatentItem {
   std::int32_t query, count;  // the tile's first, and how many
   std::int32_t shift;         // a query's position is query / heads + shift
@@ -146,37 +146,30 @@ struct alignas(16) LatentItem {
 // up the end), then the first of each tile that is cut.
 struct alignas(16) LatentWorkHeader {
   std::int32_t items, cut_tiles;
-  std::int32_t tile;  // how many queries tiles have: latent_tile, or what clusters take
 };
 static_assert(sizeof(LatentItem) == latent_item_bytes && sizeof(LatentWorkHeader) == latent_header_bytes);
 // Whether tiles of a launch may be cut: there are too few of them for all processors.
 constexpr bool latent_cuts(int rows, int heads, int processors) {
   return rows * heads / latent_tile < 2 * processors;
 }
-// Which kernel takes a launch's tiles: by_counts as its list says, of the work that there is for either.
-enum class LatentPath : std::uint8_t { by_counts, tiles, clusters };
-// Clusters are for so many queries at most: of more even one split each fills the multiprocessors.
-inline constexpr int latent_few_queries = 512;
-inline constexpr int latent_few_blocks = 4;  // of a cluster
-inline constexpr int latent_few_tile = 16;   // queries that it takes, or twice as many
-// As many clusters as run at once: multiprocessors come in groups of 16 or 18, which clusters do not leave.
-NIBBLE_HOST_DEVICE constexpr int latent_clusters(int processors) {
-  constexpr int group = 16;
-  return processors < group ? 1 : processors / group * (group / latent_few_blocks);
-}
+// Which kernel takes a launch's tiles: blocks with tiles of latent_tile, clusters, or what is faster.
+enum class LatentPath : std::uint8_t { faster, tiles, clusters };
+inline constexpr int latent_few_queries = 512;  // that clusters take at most, rows x heads
+inline constexpr int latent_few_blocks = 4;     // of a cluster
+inline constexpr int latent_few_tile = 16;      // queries that it takes at once
 // What both the list and the attention of a launch are told.
 struct LatentCudaKernels {
-  LatentPath path = LatentPath::by_counts;
-  // Of one sequence, which sees attention_lone_positions at most.
+  LatentPath path = LatentPath::faster;
+  // Of one sequence, which sees attention_short_positions(kv_head_dim) at most.
   bool short_context = false;
 
-  NIBBLE_HOST_DEVICE constexpr bool may_be_clusters(int rows, int heads) const {
-    return path != LatentPath::tiles && rows * heads <= latent_few_queries;
-  }
-  // Whether clusters are sooner done whatever there is on the list.
+  // Several sequences have tiles enough for all multiprocessors. How long a context is that is not short,
+  // only the device knows, and it does not choose. On few multiprocessors clusters come one behind the other.
   NIBBLE_HOST_DEVICE constexpr bool are_clusters(int rows, int heads, int processors) const {
-    constexpr int fewest_queries = 128, fewest_processors = 64;
-    return path != LatentPath::tiles && short_context && rows * heads <= fewest_queries &&
+    constexpr int short_queries = 128, fewest_processors = 64;
+    const int queries = rows * heads;
+    if (path == LatentPath::clusters) return queries <= latent_few_queries;
+    return path == LatentPath::faster && short_context && queries <= short_queries &&
            processors >= fewest_processors;
   }
 };

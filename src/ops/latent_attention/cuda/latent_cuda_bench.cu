@@ -2,13 +2,13 @@
 // as keep them out of the second-level cache; random queries and vectors.
 //
 //   latent_cuda_bench [--heads 20,64,128] [--batch 1,8,64] [--positions 1024,8192]
-//                     [--path by_counts,tiles,clusters] [--prompts 0] [--json FILE]
+//                     [--path faster,tiles,clusters] [--prompts 0] [--json FILE]
 //
 // Prints a line for each case, first of decode (one row a sequence), then of the last rows of a prompt that a
-// launch takes at once. Of decode by few queries there is a line for each path, as the list has it: blocks
-// with whole tiles, or clusters with 16 or 32 queries. A line has microseconds; the share of the speed at
-// which a kernel that only reads gets the bytes that are seen; and TFLOP/s, which count 2 x (576 + 512) a
-// head and position.
+// launch takes at once. Of decode there is a line for each path that is asked for, without --path for what is
+// faster: blocks with tiles of 64 queries, or clusters with tiles of 16, which take up to 512 queries. A line
+// has microseconds; the share of the speed at which a kernel that only reads gets the bytes that are seen;
+// TFLOP/s, which count 2 x (576 + 512) a head and position; and the kernel.
 #include "ops/cuda/bench_util.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/read_peak.cuh"
@@ -20,15 +20,15 @@ namespace {
 constexpr int rank = 512, rotated = 64, width = rank + rotated, page_size = 64;
 struct Case {
   int heads, batch, positions, rows;  // rows: of each sequence, the last ones
-  LatentPath path = LatentPath::by_counts;
+  LatentPath path = LatentPath::faster;
 
-  bool may_be_clusters() const { return LatentCudaKernels{}.may_be_clusters(batch * rows, heads); }
   // As a decode step's graph for one sequence.
   LatentCudaKernels kernels() const {
-    return {.path = path, .short_context = batch == 1 && positions <= attention_lone_positions};
+    return {.path = path, .short_context = batch == 1 && positions <= attention_short_positions(kv_head_dim)};
   }
+  bool are_clusters() const { return kernels().are_clusters(batch * rows, heads, processors_of_device()); }
 };
-constexpr const char* path_names[] = {"by_counts", "tiles", "clusters"};
+constexpr const char* path_names[] = {"faster", "tiles", "clusters"};
 
 std::string run(const Case& c, double read_peak, std::mt19937& random) {
   const int pages = (c.positions + page_size - 1) / page_size, slots = c.batch * pages * page_size;
@@ -60,8 +60,6 @@ std::string run(const Case& c, double read_peak, std::mt19937& random) {
                     .work = work.as<std::uint8_t>()},
                    nullptr);
   cuda_check(cudaDeviceSynchronize());
-  LatentWorkHeader header;
-  cuda_check(cudaMemcpy(&header, work.data(), sizeof header, cudaMemcpyDeviceToHost));
   const bench::Times times = bench::time_graph(layers, c.rows > 1 ? 5 : 15, [&](cudaStream_t stream) {
     for (int layer = 0; layer < layers; ++layer) {
       auto* const of_layer =
@@ -91,20 +89,21 @@ std::string run(const Case& c, double read_peak, std::mt19937& random) {
   const double share =
       static_cast<double>(c.batch) * c.positions * width * sizeof(Bf16) / seconds / read_peak;
   const double tflops = 2.0 * (width + rank) * c.heads * seen / seconds / 1e12;
+  const char* const kernel = c.are_clusters() ? "clusters" : "tiles";
   std::printf(
       "%3d heads, %4d x %4d rows, %6d positions: %9.2f us (%.2f .. %.2f)  %5.1f %% of %.0f GB/s  %6.1f "
-      "TFLOP/s  %s, %d queries a tile\n",
+      "TFLOP/s  %s\n",
       c.heads, c.batch, c.rows, c.positions, times.median, times.least, times.most, 100 * share,
-      read_peak * 1e-9, tflops, path_names[static_cast<int>(c.path)], header.tile);
+      read_peak * 1e-9, tflops, kernel);
   std::fflush(stdout);
   char line[320];
   std::snprintf(
       line, sizeof line,
       "{\"heads\": %d, \"batch\": %d, \"rows\": %d, \"positions\": %d, \"us\": %.2f, \"us_min\": %.2f, "
-      "\"us_max\": %.2f, \"share_of_read_peak\": %.4f, \"read_peak\": %.4g, \"tflops\": %.1f, \"path\": "
-      "\"%s\", \"tile\": %d}",
+      "\"us_max\": %.2f, \"share_of_read_peak\": %.4f, \"read_peak\": %.4g, \"tflops\": %.1f, \"kernel\": "
+      "\"%s\"}",
       c.heads, c.batch, c.rows, c.positions, times.median, times.least, times.most, share, read_peak, tflops,
-      path_names[static_cast<int>(c.path)], header.tile);
+      kernel);
   return line;
 }
 
@@ -114,7 +113,7 @@ std::string run(const Case& c, double read_peak, std::mt19937& random) {
 int main(int argc, char** argv) {
   using namespace nibble;
   std::vector<int> heads = {20, 64, 128}, batches = {1, 8, 64}, lengths = {1024, 8192};
-  std::string paths = "by_counts,tiles,clusters";
+  std::string paths = "faster";
   bool has_prompts = true;
   const char* json = nullptr;
   for (int i = 1; i + 1 < argc; i += 2) {
@@ -133,11 +132,11 @@ int main(int argc, char** argv) {
   for (const int of_model : heads) {
     for (const int positions : lengths) {
       for (const int batch : batches) {
-        for (const LatentPath path : {LatentPath::by_counts, LatentPath::tiles, LatentPath::clusters}) {
+        for (const LatentPath path : {LatentPath::faster, LatentPath::tiles, LatentPath::clusters}) {
           const Case of_path{of_model, batch, positions, 1, path};
-          const bool is_asked = paths.find(path_names[static_cast<int>(path)]) != std::string::npos;
-          if (of_path.may_be_clusters() ? is_asked : path == LatentPath::tiles)
-            lines.push_back(run(of_path, memory.rate, random));
+          if (paths.find(path_names[static_cast<int>(path)]) == std::string::npos) continue;
+          if (path == LatentPath::clusters && !of_path.are_clusters()) continue;  // too many queries
+          lines.push_back(run(of_path, memory.rate, random));
         }
       }
       if (!has_prompts) continue;

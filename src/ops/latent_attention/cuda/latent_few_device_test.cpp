@@ -70,24 +70,16 @@ class Attention {
     q_ = on_device(random_bf16(random, size_of(rows_ * of.heads, width)));
   }
 
-  // Queries of a tile as the list has them.
-  int list(LatentCudaKernels kernels) {
-    work_ = device_bytes(size_of(latent_work_bytes(rows_, count(), of_.heads), 1), 0xff);
+  std::vector<Bf16> run(LatentCudaKernels kernels, bool settled) {
+    DeviceBuffer work = device_bytes(size_of(latent_work_bytes(rows_, count(), of_.heads), 1), 0xff);
     latent_work_cuda({.kernels = kernels,
                       .sequences = device_sequences_.as<SequenceCuda>(),
                       .sequence_count = count(),
                       .heads = of_.heads,
                       .rows = rows_,
                       .rows_at_once = rows_,
-                      .work = work_.as<std::uint8_t>()},
+                      .work = work.as<std::uint8_t>()},
                      nullptr);
-    std::vector<std::uint8_t> bytes(work_.size());
-    work_.copy_to(std::span(bytes));
-    LatentWorkHeader header;
-    std::memcpy(&header, bytes.data(), sizeof header);
-    return header.tile;
-  }
-  std::vector<Bf16> run(LatentCudaKernels kernels, bool settled) {
     const std::size_t outputs = size_of(rows_ * of_.heads, latent_padded(of_.rank));
     DeviceBuffer out = device_bytes(outputs * sizeof(Bf16), 0xee),
                  totals = device_bytes(size_of(latent_total_floats(processors_of_device()), 4), 0xff),
@@ -97,7 +89,7 @@ class Attention {
                                .q = q_.as<Bf16>(),
                                .rows = rows_,
                                .heads = of_.heads,
-                               .work = work_.as<std::uint8_t>(),
+                               .work = work.as<std::uint8_t>(),
                                .sequence_count = count(),
                                .rows_at_once = rows_,
                                .page_table = table_.as<std::int32_t>(),
@@ -115,13 +107,15 @@ class Attention {
     return found;
   }
 
+  int rows() const { return rows_; }
+
  private:
   int count() const { return static_cast<int>(sequences_.size()); }
 
   Case of_;
   int rows_ = 0, slots_ = 0;
   std::vector<SequenceCuda> sequences_;
-  DeviceBuffer vectors_, table_, device_sequences_, q_, work_;
+  DeviceBuffer vectors_, table_, device_sequences_, q_;
 };
 
 void expect_same_bits(const Case& of) {
@@ -130,16 +124,12 @@ void expect_same_bits(const Case& of) {
                                   << of.rows << " rows");
   Attention attention(of);
   const LatentCudaKernels tiles{.path = LatentPath::tiles}, clusters{.path = LatentPath::clusters};
-  EXPECT_EQ(attention.list(tiles), latent_tile);
+  ASSERT_TRUE(clusters.are_clusters(attention.rows(), of.heads, processors_of_device()));
   const std::vector<Bf16> expected = attention.run(tiles, false);
   for (const Bf16 value : expected) ASSERT_TRUE(std::isfinite(value.to_float()));
-  EXPECT_LT(attention.list(clusters), latent_tile);
-  const std::vector<Bf16> found = attention.run(clusters, of.heads % 2 == 0);
-  EXPECT_EQ(found, expected);
-  if (of.positions.size() > 1 || of.positions[0] > attention_lone_positions) return;
-  const LatentCudaKernels short_context{.short_context = true};  // of which there may be no second launch
-  attention.list(short_context);
-  EXPECT_EQ(attention.run(short_context, false), expected);
+  EXPECT_EQ(attention.run(clusters, of.heads % 2 == 0), expected);
+  if (of.positions.size() > 1 || of.positions[0] > attention_short_positions(kv_head_dim)) return;
+  EXPECT_EQ(attention.run({.short_context = true}, false), expected);
 }
 
 TEST_F(FewLatentsOnTheGpu, OneRowHasTheBitsOfTiles) {
@@ -171,20 +161,30 @@ TEST_F(FewLatentsOnTheGpu, SequencesAndRowsHaveTheBitsOfTiles) {
   expect_same_bits({20, {300, 64, 1030}, 1, 144, 16, DType::f8_e4m3});
 }
 
-// Clusters, or tiles where they fill the multiprocessors as well.
-TEST_F(FewLatentsOnTheGpu, AListHasWhatIsSoonerDone) {
-  EXPECT_LT(Attention({20, {300}}).list({}), latent_tile);
-  EXPECT_EQ(Attention({60, std::vector<int>(8, 8000)}).list({}), latent_tile);
-  EXPECT_EQ(Attention({128, std::vector<int>(5, 300)}).list({}), latent_tile);
+// A cluster takes all splits of a tile where there are tiles enough for all multiprocessors, as on the
+// emulation, which has four, or more splits than there is room for.
+TEST_F(FewLatentsOnTheGpu, TilesThatAreNotCutHaveTheBitsOfTiles) {
+  expect_same_bits({128, {1100}, 4});
+  if (small_cases) return;
+  std::vector<int> positions(342, 513);
+  positions[0] = 2100;
+  expect_same_bits({1, positions, 1, 16, 16});
 }
 
-TEST(FewLatents, OneShortContextIsKnownToHaveClusters) {
+TEST(FewLatents, AShortContextHasClusters) {
   const LatentCudaKernels one{.short_context = true};
   EXPECT_TRUE(one.are_clusters(1, 128, 132));
-  EXPECT_FALSE(one.are_clusters(2, 128, 132)) << "more queries than clusters take at once";
-  EXPECT_FALSE(one.are_clusters(1, 128, 16)) << "a slice of a GPU";
-  EXPECT_FALSE(LatentCudaKernels().are_clusters(1, 128, 132)) << "nobody knows how long";
+  EXPECT_TRUE(one.are_clusters(6, 20, 64));
+  EXPECT_FALSE(one.are_clusters(2, 128, 132)) << "tiles are as fast";
+  EXPECT_FALSE(one.are_clusters(1, 128, 63)) << "a slice of a GPU";
+  EXPECT_FALSE(LatentCudaKernels().are_clusters(1, 1, 132)) << "nobody knows how long";
+}
+
+TEST(FewLatents, AForcedPathIsTaken) {
   EXPECT_FALSE((LatentCudaKernels{.path = LatentPath::tiles, .short_context = true}.are_clusters(1, 1, 132)));
+  const LatentCudaKernels clusters{.path = LatentPath::clusters};
+  EXPECT_TRUE(clusters.are_clusters(4, 128, 1));
+  EXPECT_FALSE(clusters.are_clusters(27, 19, 132)) << "more queries than clusters take";
 }
 
 }  // namespace

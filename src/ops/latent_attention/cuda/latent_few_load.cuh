@@ -10,33 +10,29 @@
 namespace nibble {
 
 inline constexpr int latent_few_warps = 8, latent_few_threads = latent_few_warps * 32;
-inline constexpr int most_sixteens = 2;  // of a tile's queries
-inline constexpr int block_groups = 2;   // of columns, whose sums a block has
+inline constexpr int block_groups = 2;  // of columns, whose sums a block has
 inline constexpr int step_eights = latent_step / 8;
 
-template <int sixteens>
 struct FewShared {
-  std::uint8_t queries[most_groups][16 * sixteens * ptx::swizzled_row_bytes];
+  std::uint8_t queries[most_groups][latent_few_tile * ptx::swizzled_row_bytes];
   std::uint8_t keys[most_groups][group_bytes];                        // of the block's step
   std::uint8_t values[latent_few_blocks][block_groups][group_bytes];  // of all steps the block's columns
-  float4 scores[latent_few_blocks][sixteens][step_eights][32];  // by lanes; then weights, in the first half
-  float risen[latent_few_blocks][16 * sixteens];                // a step's largest score, as a level
-  float weights[latent_few_blocks][16 * sixteens][4];           // a step's sums, by lanes
+  float4 scores[latent_few_blocks][step_eights][32];     // by lanes; then weights, in the first half
+  float risen[latent_few_blocks][latent_few_tile];       // a step's largest score, as a level
+  float weights[latent_few_blocks][latent_few_tile][4];  // a step's sums, by lanes
 };
 
-template <class Element, int sixteens>
+template <class Element>
 struct FewLoads {
   static constexpr bool is_converted = std::is_same_v<Element, E4m3>;
-  static constexpr int tile = 16 * sixteens;
 
   const LatentAttentionCudaArgs& args;
-  FewShared<sixteens>& shared;
+  FewShared& shared;
   int rank, thread, width, groups;
   int pages_at = 0;
   LatentSteps steps;
 
-  __device__ __forceinline__ FewLoads(const LatentAttentionCudaArgs& args_, FewShared<sixteens>& shared_,
-                                      int rank_)
+  __device__ __forceinline__ FewLoads(const LatentAttentionCudaArgs& args_, FewShared& shared_, int rank_)
       : args(args_),
         shared(shared_),
         rank(rank_),
@@ -58,7 +54,7 @@ struct FewLoads {
     const Bf16* const first = args.q + static_cast<std::size_t>(item.query) * static_cast<std::size_t>(width);
 #pragma unroll 1
     for (int group = 0; group < groups; ++group)
-      bring_rows<tile>(shared.queries[group], first, item.count, group);
+      bring_rows<latent_few_tile>(shared.queries[group], first, item.count, group);
   }
   // Of the round that begins with a step, what is of steps [from, past).
   __device__ __forceinline__ void bring_keys(int begin, int from, int past) const {

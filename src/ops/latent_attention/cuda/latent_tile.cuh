@@ -48,7 +48,7 @@ NIBBLE_HOST_DEVICE constexpr int latent_partial_floats_of(int rank) {
   return static_cast<int>(latent_partial(rank));
 }
 
-// Of lists whose tiles are of few queries (sm90_latent_attention_few.cu).
+// Takes lists with tiles of latent_few_tile queries.
 void launch_latent_attention_few(const LatentAttentionCudaArgs& args, float exponents, int processors,
                                  cudaStream_t stream);
 
@@ -65,11 +65,10 @@ __device__ __forceinline__ int latent_piece_at(int row, int piece) {
   return row * ptx::swizzled_row_bytes + (piece ^ row % 8) * 16;
 }
 
-// Calls work(item), of the items of whole tiles that this block takes: in rounds of alternating direction.
+// Calls work(item), of the items that this block takes: in rounds of alternating direction.
 template <class Work>
 __device__ __forceinline__ void for_each_latent_item(const std::uint8_t* work_list, const Work& work) {
-  const auto* const header = reinterpret_cast<const LatentWorkHeader*>(work_list);
-  const int items = header->tile == tile_queries ? header->items : 0;
+  const int items = reinterpret_cast<const LatentWorkHeader*>(work_list)->items;
   const auto* const listed = reinterpret_cast<const LatentItem*>(work_list + sizeof(LatentWorkHeader));
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   for (int begin = 0, round = 0; begin < items; begin += blocks, ++round) {

@@ -1,7 +1,5 @@
 // What blocks of latent attention take, listed by one block for each launch of a step. A sequence's tiles are
 // counted and written by one thread.
-#include <limits>
-
 #include "ops/cuda/launch.cuh"
 #include "ops/latent_attention/cuda/latent_cuda.h"
 #include "ops/ptx/grid.cuh"
@@ -64,7 +62,7 @@ struct Tiles {
 
 // What a thread's tiles come to.
 struct Counts {
-  int long_items = 0, short_items = 0, cut_tiles = 0, partials = 0, steps = 0;
+  int long_items = 0, short_items = 0, cut_tiles = 0, partials = 0;
 
   __device__ __forceinline__ Counts(const Tiles& tiles, const Rows& rows, bool cuts) {
     const int count = tiles.count(rows);
@@ -77,7 +75,6 @@ struct Counts {
       const int of_tile = tiles.long_splits(item);
       long_items += of_tile;
       short_items += item.splits - of_tile;
-      steps += tiles.last(item) / latent_step + 1;
       if (item.splits == 1) continue;
       ++cut_tiles;
       partials += item.splits * item.count;
@@ -107,43 +104,6 @@ __device__ __forceinline__ Before sums_before(int number, int (&of_warps)[work_w
   return before;
 }
 
-// What a launch's tiles come to, cut into splits.
-struct Totals {
-  int long_items = 0, short_items = 0, partials = 0, steps = 0;
-
-  __device__ __forceinline__ Totals(const LatentWorkCudaArgs& args, int launch, const Tiles& tiles,
-                                    int (&of_warps)[work_warps]) {
-    for (int index = 0; index < args.sequence_count; index += work_threads) {
-      const Counts counts(tiles, Rows(args, launch, index + static_cast<int>(threadIdx.x)), true);
-      long_items += sums_before(counts.long_items, of_warps).all;
-      short_items += sums_before(counts.short_items, of_warps).all;
-      partials += sums_before(counts.partials, of_warps).all;
-      steps += sums_before(counts.steps, of_warps).all;
-    }
-  }
-  __device__ __forceinline__ int items() const { return long_items + short_items; }
-  __device__ __forceinline__ bool have_room() const {
-    return items() <= latent_most_partials && partials <= latent_partial_queries;
-  }
-
-  // Times in fifths of a microsecond, as estimated: beside its steps a launch has a time of its own, and an
-  // item of clusters that of a round.
-  __device__ __forceinline__ int longest_steps() const {
-    return long_items > 0 ? latent_split_steps : min(latent_early_steps, steps);
-  }
-  __device__ __forceinline__ int time_of_blocks(int processors) const {
-    constexpr int a_launch = 20, a_step = 12;
-    return a_launch + a_step * max(longest_steps(), (steps + processors - 1) / processors);
-  }
-  __device__ __forceinline__ int time_of_clusters(int tile, int clusters) const {
-    constexpr int a_launch = 10;
-    const int a_round = tile == latent_few_tile ? 9 : 12;
-    const int longest = 1 + (longest_steps() + latent_few_blocks - 1) / latent_few_blocks;
-    const int rounds = items() + (steps + latent_few_blocks - 1) / latent_few_blocks;
-    return a_launch + a_round * max(longest, (rounds + clusters - 1) / clusters);
-  }
-};
-
 __global__ void __launch_bounds__(work_threads)
     list_latent_work(const __grid_constant__ LatentWorkCudaArgs args, int processors) {
   __shared__ int of_warps[work_warps];
@@ -155,26 +115,20 @@ __global__ void __launch_bounds__(work_threads)
       args.work + launch * latent_work_bytes(args.rows_at_once, args.sequence_count, args.heads);
   LatentItem* const items = reinterpret_cast<LatentItem*>(work + sizeof(LatentWorkHeader));
   LatentItem* const cut_tiles = items + latent_most_items(args.rows_at_once, args.sequence_count, args.heads);
-  Tiles tiles{args.heads, static_cast<int>(latent_tile)};
+  const bool are_clusters = args.kernels.are_clusters(rows_of_launch, args.heads, processors);
+  const Tiles tiles{args.heads, are_clusters ? latent_few_tile : static_cast<int>(latent_tile)};
   bool cuts = latent_cuts(rows_of_launch, args.heads, processors);
   int long_items = 0;
   if (cuts) {  // and there is room for what all splits find
-    const Totals whole(args, launch, tiles, of_warps);
-    cuts = whole.have_room();
-    if (cuts) long_items = whole.long_items;
-    int least = whole.time_of_blocks(processors);
-    if (args.kernels.path == LatentPath::clusters ||
-        args.kernels.are_clusters(rows_of_launch, args.heads, processors))
-      least = std::numeric_limits<int>::max();
-    for (int tile = latent_few_tile; tile <= 2 * latent_few_tile && cuts; tile *= 2) {
-      if (!args.kernels.may_be_clusters(rows_of_launch, args.heads)) break;
-      const Totals few(args, launch, {args.heads, tile}, of_warps);
-      const int time = few.time_of_clusters(tile, latent_clusters(processors));
-      if (time >= least || !few.have_room()) continue;
-      least = time;
-      tiles.most = tile;
-      long_items = few.long_items;
+    int short_items = 0, partials = 0;
+    for (int index = 0; index < args.sequence_count; index += work_threads) {
+      const Counts counts(tiles, Rows(args, launch, index + thread), true);
+      long_items += sums_before(counts.long_items, of_warps).all;
+      short_items += sums_before(counts.short_items, of_warps).all;
+      partials += sums_before(counts.partials, of_warps).all;
     }
+    cuts = long_items + short_items <= latent_most_partials && partials <= latent_partial_queries;
+    if (!cuts) long_items = 0;
   }
   int long_done = 0, short_done = long_items, cut_done = 0, partials_done = 0;
   for (int index = 0; index < args.sequence_count; index += work_threads) {
@@ -210,7 +164,7 @@ __global__ void __launch_bounds__(work_threads)
     cut_done += cut_before.all;
     partials_done += partials_before.all;
   }
-  if (thread == 0) *reinterpret_cast<LatentWorkHeader*>(work) = {short_done, cut_done, tiles.most};
+  if (thread == 0) *reinterpret_cast<LatentWorkHeader*>(work) = {short_done, cut_done};
 }
 
 }  // namespace

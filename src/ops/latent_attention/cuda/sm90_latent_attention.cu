@@ -391,58 +391,57 @@ __global__ void __launch_bounds__(latent_threads, 1)
 
 constexpr int join_threads = 256;
 
-// The totals of a tile's splits. A query has a warp, which reads its columns by and by; where queries are
-// few, a thread for each four of them.
+// The totals of a tile's splits. A query has a warp, which reads its columns by and by; of clusters' tiles, a
+// thread for each four of them.
 template <int query_threads>
 __global__ void __launch_bounds__(join_threads)
     join_latent_splits(const __grid_constant__ LatentAttentionCudaArgs args) {
   ptx::grid_launch_dependents();
   constexpr int queries = join_threads / query_threads;
   const int thread = static_cast<int>(threadIdx.x) % query_threads;
+  const int query = static_cast<int>(blockIdx.y) * queries + static_cast<int>(threadIdx.x) / query_threads;
   const int padded = latent_padded(args.cache.rank), floats_of = latent_partial_floats_of(args.cache.rank);
   ptx::grid_dependency_wait();
   if (static_cast<int>(blockIdx.x) >= reinterpret_cast<const LatentWorkHeader*>(args.work)->cut_tiles) return;
   const auto behind_items = latent_most_items(args.rows_at_once, args.sequence_count, args.heads);
   const LatentItem item =
       reinterpret_cast<const LatentItem*>(args.work + sizeof(LatentWorkHeader))[behind_items + blockIdx.x];
+  if (query >= item.count) return;
   const std::size_t apart = static_cast<std::size_t>(item.count) * static_cast<std::size_t>(floats_of);
-  for (int query = static_cast<int>(blockIdx.y) * queries + static_cast<int>(threadIdx.x) / query_threads;
-       query < item.count; query += static_cast<int>(gridDim.y) * queries) {
-    const float* const first =
-        args.partials + static_cast<std::size_t>(item.partial + query) * static_cast<std::size_t>(floats_of);
-    Bf16* const out =
-        args.out + static_cast<std::size_t>(item.query + query) * static_cast<std::size_t>(padded);
-    for (int column = thread * 4; column < padded; column += query_threads * 4) {
-      float4 sum{};
-      float level = latent_unseen, weight = 0;
+  const float* const first =
+      args.partials + static_cast<std::size_t>(item.partial + query) * static_cast<std::size_t>(floats_of);
+  Bf16* const out =
+      args.out + static_cast<std::size_t>(item.query + query) * static_cast<std::size_t>(padded);
+  for (int column = thread * 4; column < padded; column += query_threads * 4) {
+    float4 sum{};
+    float level = latent_unseen, weight = 0;
 #pragma unroll 4
-      for (int split = 0; split < item.splits; ++split) {
-        const float* const partial = first + static_cast<std::size_t>(split) * apart;
-        const float4 of_split = *reinterpret_cast<const float4*>(partial + column);
-        const float its_level = partial[padded], its_weight = partial[padded + 1];
-        const float most = its_level <= level ? level : its_level;
-        const float keeps = latent_factor(level, most), adds = latent_factor(its_level, most);
-        weight = latent_taken_in(weight, keeps, its_weight, adds);
-        sum.x = latent_taken_in(sum.x, keeps, of_split.x, adds);
-        sum.y = latent_taken_in(sum.y, keeps, of_split.y, adds);
-        sum.z = latent_taken_in(sum.z, keeps, of_split.z, adds);
-        sum.w = latent_taken_in(sum.w, keeps, of_split.w, adds);
-        level = most;
-      }
-      const bool real = column < args.cache.rank;
-      *reinterpret_cast<uint2*>(out + column) =
-          make_uint2(real ? ptx::pack_bf16x2(sum.x / weight, sum.y / weight) : 0,
-                     real ? ptx::pack_bf16x2(sum.z / weight, sum.w / weight) : 0);
+    for (int split = 0; split < item.splits; ++split) {
+      const float* const partial = first + static_cast<std::size_t>(split) * apart;
+      const float4 of_split = *reinterpret_cast<const float4*>(partial + column);
+      const float its_level = partial[padded], its_weight = partial[padded + 1];
+      const float most = its_level <= level ? level : its_level;
+      const float keeps = latent_factor(level, most), adds = latent_factor(its_level, most);
+      weight = latent_taken_in(weight, keeps, its_weight, adds);
+      sum.x = latent_taken_in(sum.x, keeps, of_split.x, adds);
+      sum.y = latent_taken_in(sum.y, keeps, of_split.y, adds);
+      sum.z = latent_taken_in(sum.z, keeps, of_split.z, adds);
+      sum.w = latent_taken_in(sum.w, keeps, of_split.w, adds);
+      level = most;
     }
+    const bool real = column < args.cache.rank;
+    *reinterpret_cast<uint2*>(out + column) =
+        make_uint2(real ? ptx::pack_bf16x2(sum.x / weight, sum.y / weight) : 0,
+                   real ? ptx::pack_bf16x2(sum.z / weight, sum.w / weight) : 0);
   }
 }
 
 // Of tiles of so many queries.
 template <int query_threads>
-void launch_join(const LatentAttentionCudaArgs& args, int tile, int blocks_of_tile, cudaStream_t stream) {
+void launch_join(const LatentAttentionCudaArgs& args, int tile, cudaStream_t stream) {
   const std::int64_t tiles = std::int64_t{args.rows} * ((args.heads + tile - 1) / tile) + args.sequence_count;
   launch_kernel({.blocks = dim3(static_cast<unsigned>(std::min(tiles, latent_most_cut_tiles)),
-                                static_cast<unsigned>(blocks_of_tile)),
+                                static_cast<unsigned>(tile * query_threads / join_threads)),
                  .threads = join_threads,
                  .stream = stream,
                  .overlaps = true,
@@ -493,13 +492,12 @@ Status latent_attention_cuda(const LatentAttentionCudaArgs& args, cudaStream_t s
   if (args.rows == 0) return {};
   const int processors = processors_of_device();
   const float exponents = args.scale * 1.44269504f;
-  const bool may_be_clusters = args.kernels.may_be_clusters(args.rows, args.heads);
-  if (may_be_clusters) launch_latent_attention_few(args, exponents, processors, stream);
-  if (!args.kernels.are_clusters(args.rows, args.heads, processors))
-    launch_tiles(args, exponents, processors, stream);
+  const bool are_clusters = args.kernels.are_clusters(args.rows, args.heads, processors);
+  are_clusters ? launch_latent_attention_few(args, exponents, processors, stream)
+               : launch_tiles(args, exponents, processors, stream);
   if (!latent_cuts(args.rows, args.heads, processors)) return {};
-  may_be_clusters ? launch_join<128>(args, latent_few_tile, 8, stream)
-                  : launch_join<32>(args, latent_tile, 8, stream);
+  are_clusters ? launch_join<128>(args, latent_few_tile, stream)
+               : launch_join<32>(args, tile_queries, stream);
   return {};
 }
 
