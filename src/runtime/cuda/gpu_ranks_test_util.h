@@ -26,7 +26,7 @@ inline Result<std::unique_ptr<Worker>> start_ranks(const std::filesystem::path& 
                                                    const WorkerLimits& limits) {
   const ModelConfig config = must(read_model_config(folder));
   const WeightSource source = must(WeightSource::open(folder));
-  const std::unique_ptr<PinnedPieces> pieces = must(PinnedPieces::make(2));
+  const std::unique_ptr<PinnedPieces> pieces = must(PinnedPieces::make(64));
   return GpuWorker::start(
       config,
       [&](const CudaPlace& place, int device) -> Result<std::unique_ptr<GpuRank>> {
