@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
+#include <memory>
+#include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ops/cuda/device_test_util.h"

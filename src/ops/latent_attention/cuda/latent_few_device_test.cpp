@@ -1,9 +1,13 @@
 // On a GPU, or on its emulation: latent attention by clusters has the bits of that by tiles.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <random>
+#include <span>
+#include <vector>
 
 #include "formats/e4m3.h"
 #include "ops/cuda/device_test_util.h"
