@@ -43,7 +43,9 @@ class LatentBlock {
     LatentCudaLayer layer;
     int group = 0;
     int page_size = 0;
-    bool behind_a_layer = false;  // which takes longer than begin's launches
+    // Behind a layer whose launches fill the multiprocessors: none behind them begins before begin's list is
+    // there.
+    bool behind_a_layer = false;
   };
 
   // Takes its room. Without memory it only counts.

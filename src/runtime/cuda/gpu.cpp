@@ -73,8 +73,7 @@ Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuW
                                                  const WorkerLimits& limits) {
   std::unique_ptr<PinnedPieces> pieces;
   if (weights.source && limits.ranks > 1) {
-    constexpr int places_of_rank = 4;
-    NIBBLE_ASSIGN(pieces, PinnedPieces::make(places_of_rank * limits.ranks));
+    NIBBLE_ASSIGN(pieces, PinnedPieces::make(PinnedPieces::places_of_rank * limits.ranks));
   }
   const auto load = [&](const CudaPlace& place, int device) -> Result<std::unique_ptr<GpuRank>> {
     cuda_check(cudaSetDevice(device));
@@ -87,9 +86,9 @@ Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuW
     // Each rank reads its part alone, over its own link, and what others want too with them; one of them
     // tells of all.
     ThreadPool threads(threads_of_rank(limits.threads, limits.ranks, place.part.rank));
-    WeightUploadOf of{.pieces = pieces.get(), .progress = {}};
-    if (place.part.rank == 0) of.progress = weights.progress;
-    NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(*weights.source, threads, std::move(of)));
+    WeightUploadOptions options{.pieces = pieces.get(), .progress = {}};
+    if (place.part.rank == 0) options.progress = weights.progress;
+    NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(*weights.source, threads, std::move(options)));
     return GpuRank::load(config, place, device, upload, limits);
   };
   NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, GpuWorker::start(config, load, limits));

@@ -60,6 +60,7 @@ Result<PinnedPieces::Held> PinnedPieces::hold(std::span<const std::byte> piece, 
   place.users = 1;
   place.last_used = ++uses_;
   const std::vector<cudaEvent_t> copies = std::exchange(place.copies, {});
+  // With the lock, which forget() takes before these events go.
   for (const cudaEvent_t copied : copies) cuda_check(cudaEventSynchronize(copied));
   lock.unlock();
   Status status = read(place.memory.data());

@@ -22,6 +22,7 @@ namespace nibble {
 class PinnedPieces {
  public:
   static constexpr std::size_t most_bytes = std::size_t{32} << 20;  // of a piece
+  static constexpr int places_of_rank = 4;  // with as many a rank's link stays busy while pieces are read
 
   static Result<std::unique_ptr<PinnedPieces>> make(int places);
 

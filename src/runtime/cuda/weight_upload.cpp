@@ -6,13 +6,14 @@
 
 namespace nibble {
 
-Result<WeightUpload> WeightUpload::begin(const WeightSource& source, ThreadPool& threads, WeightUploadOf of) {
-  WeightUpload upload(source, threads, std::move(of));
-  if (upload.of_.pieces == nullptr) {
-    NIBBLE_ASSIGN(upload.own_, PinnedPieces::make(own_places));
-    upload.of_.pieces = upload.own_.get();
+Result<WeightUpload> WeightUpload::begin(const WeightSource& source, ThreadPool& threads,
+                                         WeightUploadOptions options) {
+  WeightUpload upload(source, threads, std::move(options));
+  if (upload.options_.pieces == nullptr) {
+    NIBBLE_ASSIGN(upload.own_, PinnedPieces::make(PinnedPieces::places_of_rank));
+    upload.options_.pieces = upload.own_.get();
   }
-  for (int i = 0; i < own_places; ++i) upload.copied_.push_back(new_event());
+  for (int i = 0; i < PinnedPieces::places_of_rank; ++i) upload.copied_.push_back(new_event());
   return upload;
 }
 
@@ -20,7 +21,7 @@ WeightUpload::~WeightUpload() {
   if (copied_.empty() || own_ != nullptr) return;  // moved from, or nobody else waits for its copies
   std::vector<cudaEvent_t> events;
   for (const CudaEvent& event : copied_) events.push_back(event.get());
-  of_.pieces->forget(events);
+  options_.pieces->forget(events);
 }
 
 Status WeightUpload::queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
@@ -59,15 +60,16 @@ Status WeightUpload::read(std::span<const std::byte> from, std::byte* to) {
 
 Status WeightUpload::queue_piece(std::span<const std::byte> from, std::byte* to, cudaStream_t stream) {
   NIBBLE_ASSIGN(const PinnedPieces::Held held,
-                of_.pieces->hold(from, [&](std::byte* pinned) { return read(from, pinned); }));
+                options_.pieces->hold(from, [&](std::byte* pinned) { return read(from, pinned); }));
   const cudaEvent_t copied = copied_[next_].get();
   next_ = (next_ + 1) % copied_.size();
   cuda_check(cudaMemcpyAsync(to, held.data, from.size(), cudaMemcpyHostToDevice, stream));
   cuda_check(cudaEventRecord(copied, stream));
-  of_.pieces->let_go(held, copied);
+  options_.pieces->let_go(held, copied);
   done_ += static_cast<std::int64_t>(from.size());
   const std::int64_t total = source_->bytes();
-  if (of_.progress) of_.progress(static_cast<double>(std::min(done_, total)), static_cast<double>(total));
+  if (options_.progress)
+    options_.progress(static_cast<double>(std::min(done_, total)), static_cast<double>(total));
   return {};
 }
 

@@ -18,7 +18,7 @@
 namespace nibble {
 
 // Where ranks share what they read, and who hears how many bytes of how many have been.
-struct WeightUploadOf {
+struct WeightUploadOptions {
   PinnedPieces* pieces = nullptr;  // null: this rank is alone
   std::function<void(double done, double total)> progress;
 };
@@ -26,7 +26,8 @@ struct WeightUploadOf {
 class WeightUpload final : public WeightFeed {
  public:
   // Source, threads and pieces outlive it.
-  static Result<WeightUpload> begin(const WeightSource& source, ThreadPool& threads, WeightUploadOf of = {});
+  static Result<WeightUpload> begin(const WeightSource& source, ThreadPool& threads,
+                                    WeightUploadOptions options = {});
   WeightUpload(WeightUpload&&) = default;
   ~WeightUpload() override;
 
@@ -35,16 +36,14 @@ class WeightUpload final : public WeightFeed {
   Result<DType> dtype_of(const ExpectedTensor& tensor) override;
 
  private:
-  static constexpr int own_places = 4;
-
-  WeightUpload(const WeightSource& source, ThreadPool& threads, WeightUploadOf of)
-      : source_(&source), threads_(&threads), of_(std::move(of)) {}
+  WeightUpload(const WeightSource& source, ThreadPool& threads, WeightUploadOptions options)
+      : source_(&source), threads_(&threads), options_(std::move(options)) {}
   Status read(std::span<const std::byte> from, std::byte* to);
   Status queue_piece(std::span<const std::byte> from, std::byte* to, cudaStream_t stream);
 
   const WeightSource* source_;
   ThreadPool* threads_;
-  WeightUploadOf of_;
+  WeightUploadOptions options_;
   std::int64_t done_ = 0;  // bytes; what is read twice counts once more
   std::unique_ptr<PinnedPieces> own_;
   std::vector<CudaEvent> copied_;  // one for each copy that may be under way, in turn

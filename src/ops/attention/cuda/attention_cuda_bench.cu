@@ -5,13 +5,13 @@
 //   attention_cuda_bench [--heads 64,8,64] [--batch 1,8,32] [--positions 1024,8192,65536] [--kv bfloat16|fp8]
 //                        [--json FILE]
 //
-// Prints a line for each case: decode (one row a sequence) by batch and positions, whole and with a window of
-// 128 that ends anywhere in its step, in microseconds and share, on the bytes that are seen, of what a kernel
-// that only reads gets from this GPU; prefill of one prompt in microseconds and TFLOP/s, counting 4
-// operations a query, position seen and dimension. As in a forward, tables and earlier keys and values are
-// settled before the kernel ahead begins. A case of short contexts has two lines: with the kernel that is for
-// those, and with the one for contexts of any length. Heads of other than 64 dimensions have neither sinks
-// nor windows.
+// Prints a line for each case. Decode is one row a sequence, by batch and positions, whole and with a window
+// of 128 that ends anywhere in its step. Its line has microseconds, and how fast the bytes that are seen
+// come, as a share of what a kernel that only reads gets from this GPU. Prefill is one prompt's, in
+// microseconds and TFLOP/s, counting 4 operations a query, position seen and dimension. As in a forward,
+// tables and earlier keys and values are settled before the kernel ahead begins. A case of short contexts has
+// two lines: with the kernel that is for those, and with the one for contexts of any length. Heads of other
+// than 64 dimensions have neither sinks nor windows.
 #include <cmath>
 
 #include "ops/attention/cuda/attention_cuda.h"

@@ -7,8 +7,6 @@
 #include "ops/linear/cuda/block_device_test_util.h"
 #include "ops/linear/cuda/block_linear_cuda.h"
 #include "ops/linear/cuda/linear_device_test_util.h"
-#include "ops/moe/cuda/moe_cuda.h"
-#include "ops/op_test_util.h"
 
 namespace nibble {
 namespace {
@@ -70,32 +68,12 @@ struct Expert<BlockMatrices<E4m3Codes>> {
 
 template <>
 struct Expert<BlockMatrices<Nvfp4Codes>> {
-  struct Stored {
-    BlockShape<Nvfp4Codes> shape;
-    DeviceBuffer granules, factors;
-
-    Stored(std::mt19937& random, int rows, int cols) : shape{rows, cols} {
-      const RandomNvfp4 host(random, 1, rows, cols);
-      DeviceBuffer codes = on_device(host.codes), scales = on_device(host.scales);
-      granules = device_bytes(shape.bytes(), 0xcd);
-      const Status status = repack_nvfp4_cuda({.codes = codes.as<std::uint8_t>(),
-                                               .scales = scales.as<std::uint8_t>(),
-                                               .experts = 1,
-                                               .shape = {rows, cols},
-                                               .out = granules.as<std::uint8_t>()},
-                                              nullptr);
-      NIBBLE_CHECK(status.ok(), status.message());
-      const float scale = 128.0f * host.tensor_scales[0];
-      factors = on_device(std::vector<BlockFactors>(shape.factors(), {scale, 0.75f * scale}));
-    }
-    BlockMatrices<Nvfp4Codes> view() {
-      return {granules.as<std::uint8_t>(), factors.as<BlockFactors>(), 1, shape};
-    }
-  };
-  Stored gate_up, down;
+  static constexpr float odd_share = 0.75f;
+  RandomNvfp4Blocks gate_up, down;
 
   Expert(std::mt19937& random, const Shape& shape)
-      : gate_up(random, shape.up + shape.width, shape.hidden), down(random, shape.hidden, shape.width) {}
+      : gate_up(random, shape.up + shape.width, shape.hidden, odd_share),
+        down(random, shape.hidden, shape.width, odd_share) {}
   BlockMatrices<Nvfp4Codes> gates() { return gate_up.view(); }
   BlockMatrices<Nvfp4Codes> downs() { return down.view(); }
   static void multiply(const TokenTiles& x, const BlockMatrices<Nvfp4Codes>& weight, float* y) {

@@ -12,6 +12,7 @@
 #include "ops/cuda/device_test_util.h"
 #include "ops/linear/cuda/block_linear_cuda.h"
 #include "ops/linear/cuda/linear_device_test_util.h"
+#include "ops/moe/cuda/moe_cuda.h"
 #include "ops/op_test_util.h"
 
 namespace nibble {
@@ -109,6 +110,31 @@ struct RandomBlocks {
   BlockMatrices<Codes> view() {
     return {device_codes.as<std::uint8_t>(), Codes::scaled ? device_factors.as<BlockFactors>() : nullptr,
             experts, shape, by_row ? device_row_scales.as<float>() : nullptr};
+  }
+};
+
+// One matrix in NVFP4. odd_share: what factors of odd rows are of those of even ones.
+struct RandomNvfp4Blocks {
+  RandomNvfp4 host;
+  BlockShape<Nvfp4Codes> shape;
+  DeviceBuffer granules, factors;
+
+  RandomNvfp4Blocks(std::mt19937& random, int rows, int cols, float odd_share = 1)
+      : host(random, 1, rows, cols), shape{rows, cols} {
+    DeviceBuffer codes = on_device(host.codes), scales = on_device(host.scales);
+    granules = device_bytes(shape.bytes(), 0xcd);
+    const Status status = repack_nvfp4_cuda({.codes = codes.as<std::uint8_t>(),
+                                             .scales = scales.as<std::uint8_t>(),
+                                             .experts = 1,
+                                             .shape = {rows, cols},
+                                             .out = granules.as<std::uint8_t>()},
+                                            nullptr);
+    NIBBLE_CHECK(status.ok(), status.message());
+    const float scale = 128.0f * host.tensor_scales[0];
+    factors = on_device(std::vector<BlockFactors>(shape.factors(), {scale, odd_share * scale}));
+  }
+  BlockMatrices<Nvfp4Codes> view() {
+    return {granules.as<std::uint8_t>(), factors.as<BlockFactors>(), 1, shape};
   }
 };
 

@@ -104,38 +104,21 @@ TEST_F(OnTheGpu, AScaleOfARowMultipliesTheFinishedSum) {
   }
 }
 
-struct Nvfp4Matrix {
-  RandomNvfp4 host;
-  BlockShape<Nvfp4Codes> shape;
-  DeviceBuffer granules, factors;
-
-  Nvfp4Matrix(std::mt19937& random, int rows, int cols) : host(random, 1, rows, cols), shape{rows, cols} {
-    DeviceBuffer codes = on_device(host.codes), scales = on_device(host.scales);
-    granules = device_bytes(shape.bytes(), 0xcd);
-    const Status status = repack_nvfp4_cuda({.codes = codes.as<std::uint8_t>(),
-                                             .scales = scales.as<std::uint8_t>(),
-                                             .experts = 1,
-                                             .shape = {rows, cols},
-                                             .out = granules.as<std::uint8_t>()},
-                                            nullptr);
-    NIBBLE_CHECK(status.ok(), status.message());
-    const float scale = 128.0f * host.tensor_scales[0];
-    factors = on_device(std::vector<BlockFactors>(shape.factors(), {scale, scale}));
-  }
+struct Nvfp4Matrix : RandomNvfp4Blocks {
+  using RandomNvfp4Blocks::RandomNvfp4Blocks;
 
   std::vector<float> product(const std::vector<Bf16>& x, BlockLinearPath path) {
     const int tokens = static_cast<int>(x.size()) / shape.cols;
     DeviceBuffer tiles = tokens_of(x, shape.cols);
     std::vector<float> result(static_cast<std::size_t>(tokens * shape.rows));
     DeviceBuffer y = device_bytes(result.size() * 4, 0xff);
-    const Status status = block_linear_cuda(
-        BlockLinearCudaArgs<Nvfp4Codes>{
-            .x = {tiles.as<std::uint8_t>(), tokens},
-            .weight = {granules.as<std::uint8_t>(), factors.as<BlockFactors>(), 1, shape},
-            .y = y.as<float>(),
-            .y_stride = shape.rows,
-            .path = path},
-        nullptr);
+    const Status status =
+        block_linear_cuda(BlockLinearCudaArgs<Nvfp4Codes>{.x = {tiles.as<std::uint8_t>(), tokens},
+                                                          .weight = view(),
+                                                          .y = y.as<float>(),
+                                                          .y_stride = shape.rows,
+                                                          .path = path},
+                          nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
     y.copy_to(std::span(result));
     return result;
