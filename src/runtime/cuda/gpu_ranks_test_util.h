@@ -26,10 +26,7 @@ inline Result<std::unique_ptr<Worker>> start_ranks(const std::filesystem::path& 
                                                    const WorkerLimits& limits) {
   const ModelConfig config = must(read_model_config(folder));
   const WeightSource source = must(WeightSource::open(folder));
-  // So many that no rank waits for another's copies: on the emulation a wait may run what is queued behind,
-  // too.
-  constexpr int places = 64;
-  const std::unique_ptr<PinnedPieces> pieces = must(PinnedPieces::make(places));
+  const std::unique_ptr<PinnedPieces> pieces = must(PinnedPieces::make(2));
   return GpuWorker::start(
       config,
       [&](const CudaPlace& place, int device) -> Result<std::unique_ptr<GpuRank>> {

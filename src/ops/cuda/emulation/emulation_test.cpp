@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <vector>
 
+#include "ops/cuda/emulation/streams.h"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/cluster.cuh"
 #include "ops/ptx/give_up.cuh"
@@ -165,6 +167,27 @@ TEST(Emulation, BeginsALaunchBesideTheOneAheadOfIt) {
     EXPECT_EQ(values[2 * blocks], waits ? 2 : 1) << "the first block begins early";
     EXPECT_EQ(values[3 * blocks - 1], 2);
   }
+}
+
+// What is queued behind an event may wait for a device that nobody runs until this wait has ended.
+TEST(Emulation, AStreamOfSeveralDevicesRunsNoFurtherThanItIsWaitedFor) {
+  for (const int devices : {1, 2}) {
+    emulation::device_count = devices;
+    emulation::Stream stream;
+    int far = 0;
+    for (int wait = 0; wait < 64; ++wait) {
+      int done = 0;
+      stream.queue([&] { ++done; });
+      const std::uint64_t event = stream.queued();
+      stream.queue([&] { ++done; });
+      stream.wait_for(event);
+      EXPECT_GE(done, 1);
+      far += done - 1;
+      stream.wait();
+    }
+    EXPECT_EQ(far > 0, devices == 1) << far << " of 64 waits went further";
+  }
+  emulation::device_count = 1;
 }
 
 TEST(EmulationDeathTest, StopsAKernelThatBreaksTheRules) {

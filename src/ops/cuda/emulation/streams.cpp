@@ -49,7 +49,8 @@ void Stream::wait() {
 
 void Stream::wait_for(std::uint64_t count) {
   const std::lock_guard lock(mutex_);
-  run_until(!takes_orders() && random_() % 2 == 0 ? queued_ : count);
+  const bool may_go_on = device_count == 1 && !takes_orders();
+  run_until(may_go_on && random_() % 2 == 0 ? queued_ : count);
 }
 
 void Stream::run_until(std::uint64_t count) {

@@ -1,7 +1,8 @@
 // Streams of the emulation: what is queued runs when it is waited for, no sooner, so that a host buffer that
 // is filled again too early is read as a GPU would read it. An event that is waited for brings what was
 // queued behind it too, or does not: a GPU may have come as far. Where faults may be ordered it does not, for
-// steps are held to a time there.
+// steps are held to a time there; nor of several devices, for what is queued behind may wait for a device
+// that no host thread runs.
 //
 // Devices are told apart by their streams and launches alone: each has its own, and a host thread that waits
 // runs only what is queued on the device it has chosen. So ranks run beside each other where each has a host
