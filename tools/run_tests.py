@@ -322,7 +322,8 @@ def served_tests(args):
             continue
         xml = BUILD / preset / "served.xml"
         xml.unlink(missing_ok=True)
-        code, output = run([python, "-m", "pytest", "tests/reliability", "-q", "--junitxml", xml, "-m", "not extended"], timeout=3600,
+        # Half an hour of a quiet CPU.
+        code, output = run([python, "-m", "pytest", "tests/reliability", "-q", "--junitxml", xml, "-m", "not extended"], timeout=7200,
                            NIBBLE_BINARY=str(BUILD / preset / "nibble"), **SANITIZER_ENVIRONMENT)
         found = read_xml(xml, f"{preset}: ") if xml.exists() else Outcome()
         if code != 0:

@@ -8,6 +8,7 @@ from watched_server import CONTROL, SANITIZED, serving
 
 BODY = 4 << 20
 MOST = 1 << 30
+SHARE = 10 if SANITIZED else 1  # of the clients: with sanitizers nothing is measured, and each takes ten times as long
 
 
 def resident(server):
@@ -41,8 +42,8 @@ def test_two_hundred_bodies_of_small_values_stay_under_a_gigabyte():
         before = server.ask("POST", "/v1/completions", CONTROL).json()["choices"]
         for kind, clients in (("numbers", 200), ("nested", 60), ("texts", 60), ("objects", 60)):
             data = body_of(kind)
-            with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-                answers = [pool.submit(ask, server, data) for _ in range(clients)]
+            with concurrent.futures.ThreadPoolExecutor(clients // SHARE) as pool:
+                answers = [pool.submit(ask, server, data) for _ in range(clients // SHARE)]
                 most = 0
                 while not all(answer.done() for answer in answers):
                     most = max(most, resident(server))
@@ -60,8 +61,8 @@ def test_waiting_requests_hold_their_tokens_and_not_their_bodies():
     with serving("--max-num-seqs", 2, "--client-timeout", 300) as server:
         idle = resident(server)
         data = body_of("numbers").replace(b'"max_tokens":2', b'"max_tokens":200,"ignore_eos":true')
-        with concurrent.futures.ThreadPoolExecutor(40) as pool:
-            waiting = [pool.submit(ask, server, data) for _ in range(40)]
+        with concurrent.futures.ThreadPoolExecutor(40 // SHARE) as pool:
+            waiting = [pool.submit(ask, server, data) for _ in range(40 // SHARE)]
             settled = []
             while not all(answer.done() for answer in waiting):
                 settled.append(resident(server))
