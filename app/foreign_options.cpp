@@ -10,6 +10,7 @@ constexpr std::string_view counts_all =
     "it has a number here, and --tp counts the ranks of all --dp groups: vLLM's --tensor-parallel-size 2 "
     "--data-parallel-size 2 is --tp 4 --dp 2";
 constexpr std::string_view stages = "ranks divide every layer and none is a stage of some layers";
+constexpr std::string_view here_or_there = "ranks are threads of one process, or of those of --nnodes";
 constexpr std::string_view meets = "process 0 listens to the others at one address";
 constexpr std::string_view no_steps = "tokens are exchanged by the kernels of a layer";
 constexpr std::string_view use_exchange = "give --moe-a2a-backend none, normal or low_latency";
@@ -29,7 +30,7 @@ constexpr ForeignOption list[] = {
      leave},
     {"-dp", "vLLM", "it is spelled with two dashes", use_dp},
     {"--data-parallel-size-local", "vLLM", stages, use_dp},
-    {"--data-parallel-backend", "vLLM", "ranks are threads of one process", leave},
+    {"--data-parallel-backend", "vLLM", here_or_there, leave},
     {"--moe-dense-tp-size", "SGLang", "dense layers are divided as attention is", "give --tp N"},
     {"--moe-dp-size", "SGLang", "every expert is on one rank of --ep", "give --ep N"},
     {"--attention-context-parallel-size", "SGLang", whole_contexts, "give --tp N"},
@@ -54,8 +55,7 @@ constexpr ForeignOption list[] = {
     {"-pp", "vLLM", stages, "give --tp N"},
     {"--master-addr", "vLLM", meets, "give --dist-init-addr HOST:PORT"},
     {"--master-port", "vLLM", meets, "give --dist-init-addr HOST:PORT"},
-    {"--distributed-executor-backend", "vLLM", "ranks are threads of one process, or of those of --nnodes",
-     leave},
+    {"--distributed-executor-backend", "vLLM", here_or_there, leave},
     {"--disable-custom-all-reduce", "vLLM, SGLang", gathers, leave},
     {"--enable-flashinfer-allreduce-fusion", "SGLang", gathers, leave},
     {"--flashinfer-allreduce-fusion-backend", "SGLang", gathers, leave},

@@ -47,6 +47,7 @@ class ProcessLinks final : public PeerWatch {
   int first_rank() const { return place_.index * ranks_each_; }
   int ranks_here() const { return ranks_each_; }
   bool has(int rank) const { return process_of(rank) == place_.index; }
+  bool are_together(int rank, int other) const { return process_of(rank) == process_of(other); }
 
   // A group, by the number that it has in every process; all of them before begin().
   void add_group(int number, std::shared_ptr<GroupMemory> memory, const Group& group);

@@ -68,6 +68,7 @@ Result<MeetingTerms> terms_of(const EngineOptions& options, const std::filesyste
   for (const Choice& each : choices.plan.choices) {
     constexpr std::string_view compared[] = {"tp",
                                              "ep",
+                                             "dp",
                                              "dtype",
                                              "quantization",
                                              "kv_cache_dtype",

@@ -74,12 +74,27 @@ TEST(Plan, ProcessesShareTheRanksOfACpuAndItsMemoryIsThatOfTheirRanks) {
   EXPECT_EQ(planned({.expert_parallel = 4, .processes = 2}).tensor_parallel, 4);
   EXPECT_EQ(refusal({.tensor_parallel = 1, .processes = 2}),
             "--nnodes 2: processes share the ranks of --tp, which are 1 (--tp 2 would do); give 1");
-  EXPECT_NE(refusal({.tensor_parallel = 4, .data_parallel = 2, .processes = 2})
-                .find("those of one process, without --nnodes; give 1"),
-            std::string::npos);
+  EXPECT_EQ(refusal({.data_parallel = 2, .processes = 4}),
+            "--nnodes 4: processes share the ranks of --tp, which are 2 (--tp 4 would do); give 1");
   EXPECT_NE(
       refusal({.tensor_parallel = 4, .processes = 2}, "h200x4").find("GPUs of one host are one process's"),
       std::string::npos);
+}
+
+TEST(Plan, GroupsWithSequencesOfTheirOwnMayLieInSeveralProcesses) {
+  for (const int owners : {2, 4}) {
+    const Plan one = planned({.tensor_parallel = 4, .data_parallel = owners});
+    for (const int processes : {2, 4}) {
+      const Plan several = planned({.tensor_parallel = 4, .data_parallel = owners, .processes = processes});
+      EXPECT_EQ(several.data_parallel, owners);
+      EXPECT_EQ(several.memory.weights, one.memory.weights) << "of a rank";
+      EXPECT_EQ(several.memory.capacity, processes * one.memory.capacity);
+      EXPECT_TRUE(several.not_built.empty());
+    }
+  }
+  const Plan own = planned({.dp_attention = true, .processes = 2});
+  EXPECT_EQ(own.tensor_parallel, 2);
+  EXPECT_EQ(own.data_parallel, 2);
 }
 
 // With its GPUs in a program with device code; without, which refuses GPUs that are there, declared ones.

@@ -230,12 +230,6 @@ constexpr Rule rules[] = {
        return std::string("tokens of ranks with sequences of their own meet at whole experts");
      }},
 
-    {"owners-in-one-process", Field::data_parallel, Effect::remove,
-     [](const S& s, const C& c) { return s.options.processes > 1 && c.number > 1; },
-     [](const S&, const C&) {
-       return std::string("ranks with sequences of their own are those of one process, without --nnodes");
-     },
-     true},
     {"owners-divide-ranks", Field::data_parallel, Effect::remove,
      [](const S& s, const C& c) { return s.number(Field::tensor_parallel) % rank_number(c) != 0; },
      [](const S& s, const C&) {

@@ -12,24 +12,26 @@ namespace {
 
 int sharers_of(const WorkerLimits& limits) { return limits.ranks / limits.owners; }
 
+// How ranks wait for each other. Steps come when requests do, so a first step has no deadline of its own.
+Communicator::Options meetings_of_ranks(const WorkerLimits& limits, RankWatch* watch, ProcessLinks* links) {
+  return {.deadline = limits.rank_deadline,
+          .first_deadline = limits.rank_deadline,
+          .watch = watch,
+          .stillness = limits.rank_stillness,
+          .world = watch == nullptr ? nullptr : &watch->world(),
+          .links = links};
+}
+
 // The groups that each rank is in; none of one rank.
-Result<std::vector<RankGroups>> groups_of_ranks(const ModelTraits& traits, const WorkerLimits& limits,
-                                                RankWatch* watch, ProcessLinks* links) {
+Result<std::vector<RankGroups>> groups_of_ranks(const WorkerLimits& limits, std::size_t slot_bytes,
+                                                const Communicator::Options& options) {
   std::vector<RankGroups> of_ranks(static_cast<std::size_t>(limits.ranks));
   if (limits.ranks == 1) return of_ranks;
-  // Steps come when requests do, so a first step has no deadline of its own.
-  const Communicator::Options options{.deadline = limits.rank_deadline,
-                                      .first_deadline = limits.rank_deadline,
-                                      .watch = watch,
-                                      .stillness = limits.rank_stillness,
-                                      .world = &watch->world(),
-                                      .links = links};
   const auto join = [&](int size, std::optional<Communicator> RankGroups::*place) -> Status {
     NIBBLE_ASSIGN(const std::vector<Group> groups,
                   groups_of_world(limits.ranks, size, GroupShape::neighbours));
     for (const Group& group : groups) {
-      NIBBLE_ASSIGN(std::vector<Communicator> members,
-                    communicators_of(group, static_cast<std::size_t>(rank_slot_bytes(traits)), options));
+      NIBBLE_ASSIGN(std::vector<Communicator> members, communicators_of(group, slot_bytes, options));
       for (Communicator& member : members) {
         const int rank = group.members[static_cast<std::size_t>(member.member())];
         (of_ranks[static_cast<std::size_t>(rank)].*place).emplace(std::move(member));
@@ -49,12 +51,14 @@ CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, Ties ties, con
                      Buffer logits)
     : watch_(std::move(ties.watch)),
       links_(std::move(ties.links)),
+      owner_logits_(std::move(ties.logits)),
       first_rank_(links_ == nullptr ? 0 : links_->first_rank()),
       ranks_(std::move(ranks)),
       logits_(std::move(logits)),
       sharers_(sharers_of(limits)),
       own_(limits) {
-  samplers_.resize(static_cast<std::size_t>(limits.owners));
+  // A group that begins here may end in another process.
+  if (first_rank_ == 0) samplers_.resize((ranks_.size() - 1) / static_cast<std::size_t>(sharers_) + 1);
   for (std::size_t group = 0; group < samplers_.size(); ++group) {
     const CpuRank& sampling = *ranks_[group * static_cast<std::size_t>(sharers_)];
     for (int i = 0; i < sampling.threads().size(); ++i)
@@ -88,16 +92,26 @@ Status CpuWorker::run(Phase phase, int rank) {
   CpuRank& own = *ranks_[static_cast<std::size_t>(rank)];
   float* logits = reinterpret_cast<float*>(logits_.data());
   if (own_.empty()) return own.forward(*batch_, first_rank_ + rank == 0 ? logits : nullptr);
-  const int group = rank / sharers_;
-  const bool samples = rank % sharers_ == 0;
-  const OwnerSteps::Step& step = own_.of(group);
+  const int in_world = first_rank_ + rank, group = in_world / sharers_;
+  const bool is_first = in_world % sharers_ == 0;  // of its group
   if (phase == Phase::choice) {
-    if (samples)
-      sample(group, {.batch = step.batch, .places = step.sequences, .logit_begin = step.logit_begin});
+    if (is_first) sample_owners(group);
     return {};
   }
-  logits += step.logit_begin * own.model().config().vocab_size;
-  return own.forward(step.batch, samples ? logits : nullptr, own_.most_rows());
+  const OwnerSteps::Step& step = own_.of(group);
+  const std::int64_t vocabulary = own.model().config().vocab_size;
+  NIBBLE_RETURN_IF_ERROR(
+      own.forward(step.batch, is_first ? logits + step.logit_begin * vocabulary : nullptr, own_.most_rows()));
+  const TimedScope scope(own.times(), "ranks");
+  return owner_logits_.travel(in_world, own_, vocabulary, logits);
+}
+
+void CpuWorker::sample_owners(int group) {
+  const int groups = static_cast<int>(samplers_.size());
+  for (int owner = group; owner < own_.owners(); owner += groups) {
+    const OwnerSteps::Step& step = own_.of(owner);
+    sample(group, {.batch = step.batch, .places = step.sequences, .logit_begin = step.logit_begin});
+  }
 }
 
 Result<std::unique_ptr<CpuWorker>> CpuWorker::start_ranks(const ModelConfig& config, WeightSource weights,
@@ -106,7 +120,10 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::start_ranks(const ModelConfig& con
                                                           std::unique_ptr<ProcessLinks> links) {
   NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
   std::unique_ptr<RankWatch> watch = limits.ranks > 1 ? std::make_unique<RankWatch>() : nullptr;
-  NIBBLE_ASSIGN(std::vector<RankGroups> groups, groups_of_ranks(traits, limits, watch.get(), links.get()));
+  const Communicator::Options options = meetings_of_ranks(limits, watch.get(), links.get());
+  const auto slot_bytes = static_cast<std::size_t>(rank_slot_bytes(traits));
+  NIBBLE_ASSIGN(std::vector<RankGroups> groups, groups_of_ranks(limits, slot_bytes, options));
+  NIBBLE_ASSIGN(OwnerLogits logits, OwnerLogits::join(limits, slot_bytes, options));
   const auto source = std::make_shared<const WeightSource>(std::move(weights));
   WorkerLimits own = limits_of_owner(limits);
   const int first = links == nullptr ? 0 : links->first_rank(),
@@ -128,7 +145,8 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::start_ranks(const ModelConfig& con
     watch->watch_through(*links);
     links->begin(*watch, watch->world().fault());
   }
-  return of(std::move(ranks), {.watch = std::move(watch), .links = std::move(links)}, limits);
+  return of(std::move(ranks),
+            {.watch = std::move(watch), .links = std::move(links), .logits = std::move(logits)}, limits);
 }
 
 Result<std::unique_ptr<Worker>> CpuWorker::start(const ModelConfig& config, WeightSource weights,
@@ -147,7 +165,7 @@ Status CpuWorker::follow(const ModelConfig& config, WeightSource weights, const 
                 start_ranks(config, std::move(weights), limits, {}, std::move(links)));
   worker->links_->announce_ready();
   ready();
-  ReceivedStep step;
+  ReceivedStep step(limits.owners);
   while (true) {
     NIBBLE_ASSIGN(const bool came, worker->links_->wait_for_step(worker->step_message_));
     if (!came) return {};

@@ -11,6 +11,7 @@
 
 #include "comm/process_links.h"
 #include "runtime/cpu_rank.h"
+#include "runtime/owner_logits.h"
 #include "runtime/owner_steps.h"
 #include "runtime/rank_threads.h"
 #include "runtime/rank_watch.h"
@@ -49,10 +50,11 @@ class CpuWorker final : public Worker {
   std::int64_t device_bytes() const override { return 0; }
 
  private:
-  // What ranks of a world are seen and joined by; neither of one rank alone.
+  // What ranks of a world are seen and joined by; nothing of one rank alone.
   struct Ties {
     std::unique_ptr<RankWatch> watch;
     std::unique_ptr<ProcessLinks> links;
+    OwnerLogits logits;
   };
   static Result<std::unique_ptr<CpuWorker>> of(std::vector<std::unique_ptr<CpuRank>> ranks, Ties ties,
                                                const WorkerLimits& limits);
@@ -73,6 +75,9 @@ class CpuWorker final : public Worker {
     std::span<const int> places;  // empty: their own
     int logit_begin = 0;
   };
+  // Of a group of the first process, and of the others that are dealt to it: those of other processes.
+  void sample_owners(int group);
+  // With the threads of the group's first rank.
   void sample(int group, const Sampled& step);
 
   CpuRank& first() { return *ranks_[0]; }
@@ -81,18 +86,20 @@ class CpuWorker final : public Worker {
 
   std::unique_ptr<RankWatch> watch_;  // of several ranks; before who asks it
   std::unique_ptr<ProcessLinks> links_;
+  OwnerLogits owner_logits_;
   std::unique_ptr<FirstRankWatch> first_watch_;
   const int first_rank_;                         // of this process, in the world
   std::vector<std::unique_ptr<CpuRank>> ranks_;  // of this process
   std::vector<std::byte> step_message_;
-  Buffer logits_;                                  // [max_logit_rows, vocab] float32
-  std::vector<std::vector<RowSampler>> samplers_;  // [groups, of which the first rank samples][threads]
-  std::vector<StepResult> results_;                // of the step that was chosen last
-  const Batch* batch_ = nullptr;                   // of the running step
-  const int sharers_;                              // ranks of a group
-  OwnerSteps own_;                                 // of groups; empty where all ranks have all sequences
-  Phase phase_ = Phase::forward;                   // of it
-  std::optional<RankThreads> rank_threads_;        // none of one rank here; they end before what they use
+  Buffer logits_;  // [max_logit_rows, vocab] float32
+  // [groups whose first rank is in the first process and samples][threads]; none in other processes
+  std::vector<std::vector<RowSampler>> samplers_;
+  std::vector<StepResult> results_;          // of the step that was chosen last
+  const Batch* batch_ = nullptr;             // of the running step
+  const int sharers_;                        // ranks of a group
+  OwnerSteps own_;                           // of groups; empty where all ranks have all sequences
+  Phase phase_ = Phase::forward;             // of it
+  std::optional<RankThreads> rank_threads_;  // none of one rank here; they end before what they use
 };
 
 }  // namespace nibble

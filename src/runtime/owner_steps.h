@@ -24,6 +24,7 @@ class OwnerSteps {
   explicit OwnerSteps(const WorkerLimits& limits);
 
   bool empty() const { return steps_.empty(); }
+  int owners() const { return static_cast<int>(steps_.size()); }
   // Each owner's sequences with their rows, in the order they have in the whole. `behind`: the step that
   // those which await a token follow.
   void divide(const Batch& batch, const OwnerSteps* behind = nullptr);

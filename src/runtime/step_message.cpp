@@ -8,7 +8,7 @@ namespace nibble {
 namespace {
 
 struct SequenceOnTheWire {
-  std::int32_t row_begin = 0, row_count = 0, first_position = 0, state = 0, resumes = 0;
+  std::int32_t owner = 0, row_begin = 0, row_count = 0, first_position = 0, state = 0, resumes = 0;
   std::int32_t logit_begin = 0, logit_count = 0;
   std::array<std::int32_t, page_groups> pages{};
   std::int32_t snapshots = 0;
@@ -66,7 +66,8 @@ void write_step(const Batch& batch, std::vector<std::byte>& bytes) {
   std::vector<PageId> pages;
   std::vector<StateSnapshot> snapshots;
   for (const BatchSequence& each : batch.sequences) {
-    SequenceOnTheWire wire{.row_begin = each.row_begin,
+    SequenceOnTheWire wire{.owner = each.owner,
+                           .row_begin = each.row_begin,
                            .row_count = each.row_count,
                            .first_position = each.first_position,
                            .state = each.state,
@@ -96,6 +97,7 @@ Status ReceivedStep::read(std::span<const std::byte> bytes) {
   std::size_t page = 0, snapshot = 0;
   for (const SequenceOnTheWire& each : sequences) {
     BatchSequence& sequence = batch_.sequences.emplace_back();
+    sequence.owner = each.owner;
     sequence.row_begin = each.row_begin;
     sequence.row_count = each.row_count;
     sequence.first_position = each.first_position;
@@ -104,7 +106,8 @@ Status ReceivedStep::read(std::span<const std::byte> bytes) {
     sequence.logit_begin = each.logit_begin;
     sequence.logit_count = each.logit_count;
     if (!lies_within(each.row_begin, each.row_count, batch_.tokens.size()) ||
-        !lies_within(each.logit_begin, each.logit_count, batch_.logit_rows.size()) || each.first_position < 0)
+        !lies_within(each.logit_begin, each.logit_count, batch_.logit_rows.size()) ||
+        each.first_position < 0 || each.owner < 0 || each.owner >= owners_)
       return odd;
     for (std::size_t group = 0; group < each.pages.size(); ++group) {
       if (!lies_within(static_cast<std::int64_t>(page), each.pages[group], pages_.size())) return odd;

@@ -8,6 +8,8 @@
 namespace nibble {
 namespace {
 
+constexpr int owners = 4;
+
 struct Example {
   Batch batch;
   std::vector<std::vector<PageId>> pages;
@@ -23,6 +25,7 @@ Example example_of(unsigned seed) {
   example.snapshots.reserve(static_cast<std::size_t>(sequences));
   for (int i = 0; i < sequences; ++i) {
     BatchSequence sequence;
+    sequence.owner = below(owners);
     sequence.row_begin = static_cast<int>(example.batch.tokens.size());
     sequence.row_count = 1 + below(6);
     sequence.first_position = below(10'000);
@@ -48,7 +51,7 @@ Example example_of(unsigned seed) {
 
 TEST(StepMessage, BringsAllThatRanksLookAt) {
   std::vector<std::byte> bytes;
-  ReceivedStep step;
+  ReceivedStep step(owners);
   for (unsigned seed = 0; seed < 500; ++seed) {
     const Example example = example_of(seed);
     write_step(example.batch, bytes);
@@ -61,6 +64,7 @@ TEST(StepMessage, BringsAllThatRanksLookAt) {
       ASSERT_EQ(came.logit_rows[i].row, example.batch.logit_rows[i].row);
     for (std::size_t i = 0; i < came.sequences.size(); ++i) {
       const BatchSequence &is = came.sequences[i], &was = example.batch.sequences[i];
+      ASSERT_EQ(is.owner, was.owner);
       ASSERT_EQ(is.row_begin, was.row_begin);
       ASSERT_EQ(is.row_count, was.row_count);
       ASSERT_EQ(is.first_position, was.first_position);
@@ -81,7 +85,7 @@ TEST(StepMessage, BringsAllThatRanksLookAt) {
 
 TEST(StepMessage, CutOrChangedBytesAreRefusedOrMeanAStepWithinBounds) {
   std::vector<std::byte> bytes;
-  ReceivedStep step;
+  ReceivedStep step(owners);
   std::mt19937 random(3);
   for (unsigned seed = 0; seed < 300; ++seed) {
     write_step(example_of(seed).batch, bytes);
@@ -91,9 +95,23 @@ TEST(StepMessage, CutOrChangedBytesAreRefusedOrMeanAStepWithinBounds) {
       std::vector<std::byte> changed = bytes;
       changed[random() % changed.size()] ^= std::byte(1 + random() % 255);
       if (!step.read(changed).ok()) continue;
-      for (const BatchSequence& each : step.batch().sequences)
+      for (const BatchSequence& each : step.batch().sequences) {
         EXPECT_LE(static_cast<std::size_t>(each.row_begin + each.row_count), step.batch().tokens.size());
+        EXPECT_TRUE(each.owner >= 0 && each.owner < owners);
+      }
     }
+  }
+}
+
+TEST(StepMessage, ASequenceOfAnOwnerThatThereIsNotIsRefused) {
+  std::vector<std::byte> bytes;
+  ReceivedStep step(owners);
+  for (const int owner : {-1, 0, owners - 1, owners}) {
+    Batch batch;
+    batch.tokens = {7};
+    batch.sequences = {{.owner = owner, .row_count = 1}};
+    write_step(batch, bytes);
+    EXPECT_EQ(step.read(bytes).ok(), owner >= 0 && owner < owners) << owner;
   }
 }
 

@@ -39,10 +39,14 @@ def test_several_processes_give_the_bits_of_one(name, splits):
         assert answer(MODELS[name], *split) == alone, split
 
 
-def test_a_long_prompt_in_chunks_and_many_sequences_too():
+@pytest.mark.parametrize("count, split", [
+    (2, ("--tp", 2)), (2, ("--dp", 2)), (2, ("--tp", 4, "--dp", 2)), (4, ("--tp", 4, "--dp", 2)), (4, ("--dp", 4, "--moe-a2a-backend", "low_latency")),
+])
+def test_a_long_prompt_in_chunks_and_many_sequences_too(count, split):
+    """With --dp: whose sequences lie in groups of ranks within processes and across them."""
     prompts = [word for i in range(6) for word in ("--prompt-ids", ",".join(str(1 + (7 * i + j) % 200) for j in range(5 + 40 * i)))]
     asked = ("generate", "demo", *CPU, *prompts, "--max-tokens", 8, "--temperature", 0, "--max-num-batched-tokens", 64, "--json")
-    several = answer_of(ends_of([start(*asked, "--tp", 2, *place) for place in places(2, free_address())]))
+    several = answer_of(ends_of([start(*asked, *split, *place) for place in places(count, free_address())]))
     assert several == answer_of(ends_of([start(*asked)]))
     assert len(several) == 6
 
@@ -98,6 +102,7 @@ def test_two_hosts_meet_over_a_network(tmp_path):
     (["--tp", 2], ["--tp", 2, "--dtype", "float32", "--kv-cache-dtype", "float32"], "process 1 has "),
     (["--tp", 2], ["--tp", 2, "--max-num-seqs", 3], "process 1 has max_num_seqs 3, and process 0 has 16"),
     (["--tp", 2], ["--tp", 4], "process 1 has tp 4, and process 0 has 2"),
+    (["--ep", 4, "--dp", 2], ["--ep", 4, "--dp", 4], "process 1 has dp 4, and process 0 has 2"),
 ])
 def test_processes_that_differ_are_told_in_what(options, others, says):
     asked = ("generate", "demo", *CPU, "--dtype", "bfloat16", "--prompt", "x")
@@ -120,7 +125,8 @@ def test_another_model_is_told_too():
     (["--node-rank", 1], "--node-rank is for several processes; give --nnodes too"),
     (["--nnodes", 2, "--dist-init-addr", "127.0.0.1:5000", "--tp", 1], "--nnodes 2: processes share the ranks of --tp, which are 1 (--tp 2 would do)"),
     (["--nnodes", 3, "--dist-init-addr", "127.0.0.1:5000", "--tp", 4], "--nnodes 3: processes share the ranks of --tp, which are 4; give 1"),
-    (["--nnodes", 2, "--dist-init-addr", "127.0.0.1:5000", "--tp", 2, "--dp", 2], "--dp 2: ranks with sequences of their own are those of one process, without --nnodes; give 1"),
+    (["--nnodes", 4, "--dist-init-addr", "127.0.0.1:5000", "--dp", 2], "--nnodes 4: processes share the ranks of --tp, which are 2 (--tp 4 would do)"),
+    (["--nnodes", 2, "--dist-init-addr", "127.0.0.1:5000", "--tp", 2, "--dp", 4], "--dp 4: --tp counts all ranks, which are 2, and --dp divides them into"),
     (["--nnodes", 2, "--dist-init-addr", "127.0.0.1", "--tp", 2], "is no address; give a host and a port"),
     (["--nnodes", 2, "--dist-init-addr", "10.99.0.1:5000", "--tp", 2], "give all the same --dist-key-file FILE"),
 ])

@@ -12,15 +12,17 @@ from rank_faults_test import health, read_until, seconds, stream
 from watched_server import Server, eventually
 
 RANKS = ("--tp", 2, "--max-num-batched-tokens", 16)
+OWNERS = ("--dp", 2, "--max-num-batched-tokens", 32)
 
 
 @pytest.fixture
-def served():
+def served(request):
     """The first process, which answers, and the second."""
+    ranks = getattr(request, "param", RANKS)
     first, second = places(2, free_address())
-    follower = Server(*RANKS, *second, ready=False)
+    follower = Server(*ranks, *second, ready=False)
     try:
-        server = Server(*RANKS, *first)
+        server = Server(*ranks, *first)
     except BaseException:
         follower.process.kill()
         raise
@@ -60,7 +62,7 @@ def told_and_served_again(served, fault, phase):
     serves_again(server, engine, begin)
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode", "idle"])
+@pytest.mark.parametrize("served, phase", [(RANKS, "prefill"), (RANKS, "decode"), (RANKS, "idle"), (OWNERS, "decode")], indirect=["served"])
 def test_a_process_that_dies_is_found_out_and_replaced(served, phase):
     told_and_served_again(served, lambda _, other: os.kill(other, signal.SIGKILL), phase)
     assert "the process of rank 1 has gone" in served[0].log()
