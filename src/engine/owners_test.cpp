@@ -65,6 +65,19 @@ TEST(Owners, GiveTheBitsOfOneRankInEveryTypeBatchAndChunking) {
   }
 }
 
+// Each owner's step is of prompts or of answers as the whole is.
+TEST(Owners, RoundPromptsToFp8AsOneRankDoes) {
+  for (const std::string model : {"qwen3_moe_fp8", "deepseek_v3_fp8"}) {
+    const Answers expected =
+        answers_of(model, {.threads = 1, .max_num_seqs = 1, .dtype = FloatType::fp8_e4m3});
+    for (const Owners& owners : ways) {
+      const EngineOptions batched{
+          .threads = 3, .max_num_seqs = 5, .max_num_batched_tokens = 48, .dtype = FloatType::fp8_e4m3};
+      EXPECT_EQ(answers_of(model, with(batched, owners)), expected) << name_of(model, owners);
+    }
+  }
+}
+
 TEST(Owners, GiveTheBitsOfOneRankWithConvertedWeightsAndNarrowKeys) {
   const EngineOptions options{
       .threads = 2, .kv_cache_dtype = FloatType::fp8_e4m3, .quantization = Quantization::q8};

@@ -54,6 +54,21 @@ TEST(Ranks, GiveTheBitsOfOneRankInEveryTypeBatchAndChunking) {
   }
 }
 
+// A row has one scale, and every rank has the whole row.
+TEST(Ranks, RoundPromptsToFp8AsOneRankDoes) {
+  for (const std::string model :
+       {"qwen3_moe_fp8", "qwen3_moe_fp8_row", "deepseek_v3_fp8", "qwen3_5_moe_fp8"}) {
+    const EngineOptions alone{.threads = 1, .max_num_seqs = 1, .dtype = FloatType::fp8_e4m3};
+    const Answers expected = answers_of(model, alone);
+    EXPECT_NE(answers_of(model, {.threads = 1, .max_num_seqs = 1}), expected) << model;
+    for (const Split& split : splits) {
+      const EngineOptions batched{
+          .threads = 4, .max_num_seqs = 5, .max_num_batched_tokens = 48, .dtype = FloatType::fp8_e4m3};
+      EXPECT_EQ(answers_of(model, with(batched, split)), expected) << name_of(model, split);
+    }
+  }
+}
+
 // What `plan --matrix` says of this machine is so, of experts in every format and of every family.
 TEST(Ranks, EveryPairThatThePlanSaysRunsHereGivesTheBitsOfOneRank) {
   int pairs = 0;

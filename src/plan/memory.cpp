@@ -75,18 +75,21 @@ std::int64_t padded_heads(const ModelTraits& model) {
          static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(model.heads / kv_heads)));
 }
 
-// Of one row for the widest product with FP8 weights, at most.
-std::int64_t gpu_rounding_bytes(const ModelTraits& model, const StepLimits& limits) {
+// For the widest product with FP8 weights. expert_rows: that meet at the experts.
+std::int64_t gpu_rounding_bytes(const ModelTraits& model, const StepLimits& limits,
+                                std::int64_t expert_rows) {
   if (!limits.fp8_prompts) return 0;
   const auto row = [](std::int64_t cols) { return std::int64_t{rounded_row_bytes(static_cast<int>(cols))}; };
   const std::int64_t choices = std::max<std::int64_t>(model.experts_per_token, 1);
-  std::int64_t most = row(model.hidden);
+  std::int64_t most = limits.rows * row(model.hidden);
   if (is_fp8(model.dense_format)) {
-    most = std::max({most, row(model.heads * model.value_dim), row(model.latent.query_rank),
+    most = limits.rows *
+           std::max({row(model.hidden), row(model.heads * model.value_dim), row(model.latent.query_rank),
                      row(model.delta.values()), row(std::max(model.shared_width, model.dense_width))});
   }
-  if (is_fp8(model.expert_format)) most = std::max(most, choices * row(model.expert_width));
-  return limits.rows * (most + choices * 4);
+  if (is_fp8(model.expert_format))
+    most = std::max(most, expert_rows * std::max(row(model.hidden), choices * row(model.expert_width)));
+  return most + expert_rows * choices * 4;
 }
 
 // What models/cuda/ lays out for a forward, and runtime/cuda/ for logits and sampling; gpu_worker_device_test
@@ -144,8 +147,8 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& of_rank) {
       (model.linear_layers > 0 ? gathered_bytes(model, limits, model.delta.values()) : 0);
   const std::int64_t changed = limits.decode_rows() * model.vocabulary * 4 +
                                logit_change_room(limits.sequences, limits.positions) * 16;
-  return forward + gpu_rounding_bytes(model, limits) + windows + states + gpu_mlp_bytes(model, limits) +
-         router + attention + linear + experts + gathered + sampling + changed;
+  return forward + gpu_rounding_bytes(model, limits, meeting) + windows + states +
+         gpu_mlp_bytes(model, limits) + router + attention + linear + experts + gathered + sampling + changed;
 }
 
 // A room a thread for sampling and for changes of logits.

@@ -255,11 +255,6 @@ constexpr Rule rules[] = {
        return std::string("it rounds the inputs of weights in FP8, and this model has none");
      },
      true},
-    {"fp8-rounds-whole-rows", Field::dtype, Effect::remove,
-     [](const S& s, const C& c) { return c.value == "fp8" && s.number(Field::tensor_parallel) > 1; },
-     [](const S&, const C&) {
-       return std::string("a row has one scale, and a rank's part of it would have another");
-     }},
 
     {"gpu-converts-nothing", Field::quantization, Effect::remove,
      [](const S& s, const C& c) { return s.on_gpu() && c.value != "none"; },

@@ -27,6 +27,7 @@ OwnerSteps::OwnerSteps(const WorkerLimits& limits) {
 void OwnerSteps::divide(const Batch& batch, const OwnerSteps* behind) {
   for (Step& own : steps_) {
     own.batch.clear();
+    own.batch.of_prompts = batch.of_prompts;
     own.sequences.clear();
   }
   places_.clear();

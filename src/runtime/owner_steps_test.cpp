@@ -51,6 +51,16 @@ TEST(OwnerSteps, EachOwnerHasItsSequencesInTheOrderOfTheWhole) {
   }
 }
 
+TEST(OwnerSteps, EachOwnersStepIsOfTheWholesKind) {
+  OwnerSteps steps(limits);
+  for (const bool of_prompts : {true, false}) {
+    Batch batch = batch_of({{0, 1}});
+    batch.of_prompts = of_prompts;
+    steps.divide(batch);
+    for (int owner = 0; owner < 3; ++owner) EXPECT_EQ(steps.of(owner).batch.of_prompts, of_prompts);
+  }
+}
+
 TEST(OwnerSteps, AnAwaitedTokenIsFoundInTheOwnersOwnStep) {
   OwnerSteps first(limits), second(limits);
   first.divide(batch_of({{0, 1}, {1, 1}, {0, 1}}));

@@ -44,6 +44,12 @@ class Reader {
     left_ = left_.subspan(count * sizeof(T));
     return true;
   }
+  bool take(bool& value) {
+    if (left_.empty() || std::to_integer<unsigned>(left_.front()) > 1) return false;
+    value = left_.front() == std::byte{1};
+    left_ = left_.subspan(1);
+    return true;
+  }
   bool is_done() const { return left_.empty(); }
 
  private:
@@ -59,6 +65,8 @@ bool lies_within(std::int64_t begin, std::int64_t count, std::size_t all) {
 
 void write_step(const Batch& batch, std::vector<std::byte>& bytes) {
   bytes.clear();
+  const auto of_prompts = static_cast<std::uint8_t>(batch.of_prompts);
+  put(bytes, std::span(&of_prompts, 1));
   put_all(bytes, std::span(batch.tokens));
   put_all(bytes, std::span(batch.logit_rows));
   const std::uint64_t count = batch.sequences.size();
@@ -91,8 +99,9 @@ Status ReceivedStep::read(std::span<const std::byte> bytes) {
   batch_.clear();
   Reader reader(bytes);
   std::vector<SequenceOnTheWire> sequences;
-  if (!reader.take_all(batch_.tokens) || !reader.take_all(batch_.logit_rows) || !reader.take_all(sequences) ||
-      !reader.take_all(pages_) || !reader.take_all(snapshots_) || !reader.is_done())
+  if (!reader.take(batch_.of_prompts) || !reader.take_all(batch_.tokens) ||
+      !reader.take_all(batch_.logit_rows) || !reader.take_all(sequences) || !reader.take_all(pages_) ||
+      !reader.take_all(snapshots_) || !reader.is_done())
     return odd;
   std::size_t page = 0, snapshot = 0;
   for (const SequenceOnTheWire& each : sequences) {

@@ -21,6 +21,7 @@ Example example_of(unsigned seed) {
   const auto below = [&](unsigned most) { return static_cast<int>(random() % most); };
   Example example;
   const int sequences = below(5);
+  example.batch.of_prompts = below(2) == 1;
   example.pages.reserve(static_cast<std::size_t>(2 * sequences));
   example.snapshots.reserve(static_cast<std::size_t>(sequences));
   for (int i = 0; i < sequences; ++i) {
@@ -57,6 +58,7 @@ TEST(StepMessage, BringsAllThatRanksLookAt) {
     write_step(example.batch, bytes);
     ASSERT_TRUE(step.read(bytes).ok());
     const Batch& came = step.batch();
+    ASSERT_EQ(came.of_prompts, example.batch.of_prompts);
     ASSERT_EQ(came.tokens, example.batch.tokens);
     ASSERT_EQ(came.sequences.size(), example.batch.sequences.size());
     ASSERT_EQ(came.logit_rows.size(), example.batch.logit_rows.size());

@@ -16,7 +16,6 @@ Scheduler::Scheduler(const SchedulerLimits& limits, std::span<PageCache* const> 
   if (limits_.owner_rows == 0) limits_.owner_rows = limits.max_num_batched_tokens;
   NIBBLE_CHECK(limits.max_num_seqs > 0 && limits.max_num_batched_tokens > 0 && limits.max_model_len > 0);
   NIBBLE_CHECK(limits.max_logit_rows >= limits.max_num_seqs, "every sequence may want a row of logits");
-  NIBBLE_CHECK(!limits.prompts_apart || owners.size() == 1, "each owner would need a kind of its own");
   NIBBLE_CHECK(
       !pages.keeps_snapshots() || (limits.snapshot_interval > 0 &&
                                    pages.last_border(limits.snapshot_interval) == limits.snapshot_interval),
@@ -136,8 +135,7 @@ const Batch& Scheduler::plan(Time now, std::vector<Event>& events) {
     give_turn_to_oldest();
     fill(step, now);
   }
-  for (std::size_t owner = 0; owner < owners_.size(); ++owner)
-    owners_[owner].without_rows = owners_[owner].running > 0 && step.rows[owner] == 0;
+  note_owners_without_rows(step);
   NIBBLE_CHECK(!step.batch.empty() || requests_.empty(), "a request waits although no sequence runs");
   if (step.batch.empty()) return step.batch;
   ++planned_;
@@ -228,6 +226,16 @@ int Scheduler::short_of_pages_for_decoding() const {
       return static_cast<int>(owner);
   }
   return any_owner;
+}
+
+// That have sequences of the step's kind.
+void Scheduler::note_owners_without_rows(const Step& step) {
+  for (Owner& owner : owners_) owner.without_rows = false;
+  for (const Entry& entry : requests_) {
+    const std::size_t owner = static_cast<std::size_t>(entry.owner);
+    if (std::holds_alternative<Running>(entry.state) && step.rows[owner] == 0 && has_kind(entry, step))
+      owners_[owner].without_rows = true;
+  }
 }
 
 // Its sequences have left each other no window pages, and other owners' steps go on meanwhile.

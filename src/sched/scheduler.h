@@ -179,6 +179,7 @@ class Scheduler {
   int served(const Entry& entry, int tokens) const;
   int short_of_pages_for_decoding() const;
   bool preempt_youngest(bool wanted, int owner);
+  void note_owners_without_rows(const Step& step);
   void preempt_for_owners_without_rows();
   void preempt(Entry& entry);
   bool admit(Entry& entry, Time now);
@@ -224,7 +225,7 @@ class Scheduler {
   struct Owner {
     PageCache* pages = nullptr;
     int running = 0;
-    bool without_rows = false;  // in the step planned last, although sequences of it run
+    bool without_rows = false;  // in the step planned last, although sequences of its kind run
   };
   PageCache& pages_of(const Entry& entry) { return *owners_[static_cast<std::size_t>(entry.owner)].pages; }
   const PageCache& pages_of(const Entry& entry) const {

@@ -42,7 +42,7 @@ class Simulation {
       : random_(seed),
         limits_(draw_limits()),
         cache_(draw_cache(limits_)),
-        owners_(make_owners(limits_.prompts_apart || below(2) == 0 ? 1 : 2 + below(2))),
+        owners_(make_owners(below(2) == 0 ? 1 : 2 + below(2))),
         scheduler_(limits_, owners_.span()),
         slots_(limits_.prompts_apart),
         places_(limits_.prompts_apart, cache_.page_size) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -88,6 +89,38 @@ TEST(Scheduler, StepsOfPromptsAndOfAnswersTakeTurnsWherePromptsAreApart) {
   EXPECT_EQ(next(), std::pair(false, Rows{{1, 1}}));
   EXPECT_EQ(next(), std::pair(true, Rows{{2, 6}}));
   EXPECT_EQ(next(), std::pair(false, Rows{{1, 1}, {2, 1}})) << "both decode";
+}
+
+// One owner has answers alone and the other prompts alone, so each has steps without rows.
+TEST(Scheduler, AnOwnerWithoutSequencesOfAStepsKindMakesNoRoom) {
+  PageCache answering(cache_of(64)), reading(cache_of(64));
+  PageCache* const owners[] = {&answering, &reading};
+  SchedulerLimits limits = limits_of(8, 32);
+  limits.prompts_apart = true;
+  Scheduler scheduler(limits, owners);
+  ASSERT_TRUE(scheduler.submit(request(1, 40, 60)).ok());
+  for (int i = 0; i < 3; ++i) step(scheduler);
+  ASSERT_TRUE(scheduler.submit(request(2, 48, 60)).ok()) << "it begins like the first";
+  for (int i = 0; i < 3; ++i) step(scheduler);
+  for (const int id : {3, 4})
+    ASSERT_TRUE(scheduler.submit(request(static_cast<RequestId>(id), 200, 2, 1000 * id)).ok());
+  std::map<RequestId, int> owner_of;
+  int without_rows = 0;
+  while (!scheduler.idle()) {
+    std::vector<Event> events;
+    const Batch& batch = scheduler.plan({}, events);
+    std::array<int, 2> rows{};
+    for (const BatchSequence& sequence : batch.sequences) {
+      owner_of[sequence.request] = sequence.owner;
+      rows[static_cast<std::size_t>(sequence.owner)] += sequence.row_count;
+    }
+    without_rows += owner_of.size() == 4 && (rows[0] == 0 || rows[1] == 0);
+    scheduler.commit(results_of(batch), events);
+  }
+  EXPECT_EQ(owner_of[1], owner_of[2]);
+  EXPECT_TRUE(owner_of[3] != owner_of[1] && owner_of[4] == owner_of[3]);
+  EXPECT_GT(without_rows, 4);
+  EXPECT_EQ(scheduler.totals().preemptions, 0u);
 }
 
 TEST(Scheduler, AnAnswerServesNoPromptWherePromptsAreApart) {

@@ -51,6 +51,13 @@ def test_a_long_prompt_in_chunks_and_many_sequences_too(count, split):
     assert len(several) == 6
 
 
+def test_prompts_are_rounded_to_fp8_in_each():
+    asked = ("generate", ROOT / "tests/data/parity/qwen3_moe_fp8", *CPU, "--dtype", "fp8", "--prompt-ids", ",".join(str(3 + 5 * i) for i in range(40)), "--max-tokens", 6,
+             "--ignore-eos", "--json")
+    several = answer_of(ends_of([start(*asked, "--tp", 2, *place) for place in places(2, free_address())]))
+    assert several == answer_of(ends_of([start(*asked)]))
+
+
 def test_mpirun_starts_them():
     if not shutil.which("mpirun"):
         pytest.skip("mpirun is not installed; tools/packages.txt has it in the group optional")

@@ -35,7 +35,7 @@ struct CudaForwardLimits {
   int sequences = 0;
   int many_tokens_from = moe_many_tokens_unplanned;  // an expert, for its kernel for many
   ExchangeKind exchange = ExchangeKind::none;        // of ranks with sequences of their own
-  bool rounds_prompts = false;     // inputs of FP8 weights to FP8, in steps of prompts; on one GPU
+  bool rounds_prompts = false;                       // inputs of FP8 weights to FP8, in steps of prompts
   std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
   LaunchCounts* launches = nullptr;  // which outlive the model; null: nobody counts
 };

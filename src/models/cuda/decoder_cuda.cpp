@@ -158,13 +158,14 @@ int most_choices(const ModelConfig& config) {
   return std::max(static_cast<int>(config.num_experts_per_tok), 1);
 }
 
-// Of the widest inputs of FP8 weights, of so many rows.
-std::size_t rounding_bytes(const ModelConfig& config, int rows) {
+// Of the widest inputs of FP8 weights, of so many rows and as many at the experts.
+std::size_t rounding_bytes(const ModelConfig& config, int rows, int expert_rows) {
   std::size_t most = 0;
   visit_weights(config, [&](const Weight& weight) {
     if (weight.format != TensorFormat::fp8_block && weight.format != TensorFormat::fp8_row) return;
-    const bool of_slots = weight.role == WeightRole::expert_down;
-    const std::size_t inputs = static_cast<std::size_t>(rows * (of_slots ? most_choices(config) : 1));
+    const int choices = weight.role == WeightRole::expert_down ? most_choices(config) : 1;
+    const std::size_t inputs =
+        static_cast<std::size_t>((weight.part == WeightPart::experts ? expert_rows : rows) * choices);
     most = std::max(most, inputs * static_cast<std::size_t>(rounded_row_bytes(
                                        static_cast<int>(weight.shape[weight.shape.rank() - 1]))));
   });
@@ -225,8 +226,9 @@ DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwar
   if (has(config, FeedForward::dense) || config.shared_width > 0)
     mlp.emplace(config, limits, stream, place, arena);
   if (limits.rounds_prompts) {
-    rounding.codes = arena.take<std::uint8_t>(rounding_bytes(config, limits.rows));
-    rounding.scales = arena.take<float>(static_cast<std::size_t>(limits.rows * most_choices(config)));
+    const int at_experts = places_at_experts(limits, places.of_experts.part);
+    rounding.codes = arena.take<std::uint8_t>(rounding_bytes(config, limits.rows, at_experts));
+    rounding.scales = arena.take<float>(static_cast<std::size_t>(at_experts * most_choices(config)));
   }
 }
 

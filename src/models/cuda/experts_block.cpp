@@ -53,6 +53,11 @@ Status check_experts_block(const ModelConfig& config) {
   return {};
 }
 
+// Ranks of a group that share its rows have whole groups of tokens each.
+int places_at_experts(const CudaForwardLimits& limits, const CudaPart& part) {
+  return part.owns_sequences() ? limits.rows * part.owners + part.ranks * token_group : limits.rows;
+}
+
 ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& limits,
                            const DecoderStream& stream, CudaPlace& place, DeviceArena& arena)
     : stream_(stream),
@@ -72,9 +77,7 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
   const Mxfp4GranuleShape up{2 * static_cast<int>(config.intermediate_size), stream.hidden},
       down{stream.hidden, static_cast<int>(config.intermediate_size)};
   const std::size_t rows = size(limits.rows), hidden = size(stream.hidden);
-  // Ranks of a group that share its rows have whole groups of tokens each.
-  const int places =
-      part_.owns_sequences() ? limits.rows * part_.owners + part_.ranks * token_group : limits.rows;
+  const int places = places_at_experts(limits, part_);
   const int slots = places * top_k_, few_slots = moe_cuda_slots(places, top_k_);
   const bool blocks = in_blocks(expert_format(config));
   const bool many = !blocks && takes_many(slots);

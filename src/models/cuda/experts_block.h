@@ -31,6 +31,9 @@ TensorFormat expert_format(const ModelConfig& config);
 // Whether experts in this format are multiplied by blocks of columns (ops/linear/cuda/block_matrices.h).
 bool in_blocks(TensorFormat format);
 
+// Rows of a step that meet at a rank's experts, at most.
+int places_at_experts(const CudaForwardLimits& limits, const CudaPart& part);
+
 // What kernels lack of a model's experts.
 Status check_experts_block(const ModelConfig& config);
 
