@@ -72,6 +72,16 @@ TEST(OwnerProcesses, GiveTheBitsOfOneRankInEveryTypeBatchAndChunking) {
   }
 }
 
+// Each owner's step is of prompts or of answers as the whole is, wherever it runs.
+TEST(OwnerProcesses, RoundPromptsToFp8AsOneRankDoes) {
+  EngineOptions options = few_threads;
+  options.dtype = FloatType::fp8_e4m3;
+  const Answers expected =
+      answers_of("qwen3_moe_fp8", {.threads = 1, .max_num_seqs = 1, .dtype = FloatType::fp8_e4m3});
+  for (const Layout& layout : {two_a_process, groups_across})
+    EXPECT_EQ(answers_in("qwen3_moe_fp8", options, layout), expected) << name_of("qwen3_moe_fp8", layout);
+}
+
 TEST(OwnerProcesses, GiveTheBitsOfOneRankWhoeverMakesRoom) {
   for (const std::string model : {"example", "qwen3_next_bf16"}) {
     const Answers expected = answers_of(model, {.threads = 1});
