@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-constexpr std::int64_t max_taps = 64;
+constexpr std::int64_t max_taps = 32;
 
 // Fields that would change the arithmetic to something that is not computed here.
 Status check_variants(const ConfigFields& fields) {

@@ -68,6 +68,7 @@ Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConf
                                       .vocabulary = static_cast<int>(config.vocab_size),
                                       .snapshot_interval = plan.snapshot_interval,
                                       .max_drafts = plan.draft_tokens,
+                                      .draft_border = traits.linear_layers > 0 ? delta_chunk : 0,
                                       .looks_up_drafts = plan.looks_up_drafts,
                                       .prompts_apart = plan.fp8_prompts},
                         .cache = {.page_size = plan.page_size,

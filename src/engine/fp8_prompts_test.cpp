@@ -135,7 +135,7 @@ TEST_P(Fp8PromptsOf, BitsDependOnNoKernelsByTheirNames) {
   }
 }
 
-// Drafts are rows of answers. Layers with a state take none.
+// Drafts are rows of answers. Beside states: state_drafts_test.cpp.
 class DraftsBesideFp8PromptsOf : public Fp8PromptsOf {};
 
 TEST_P(DraftsBesideFp8PromptsOf, LeaveTheBits) {

@@ -122,7 +122,6 @@ void add_states(const ModelConfig& config, ModelTraits& traits) {
   const std::int64_t state = std::int64_t{shape.value_heads} * shape.key_dim * shape.value_dim;
   // In the mean half of a chunk is open: its rows are read, and a state is brought forward once a chunk.
   const std::int64_t open_row = shape.keys() + shape.values() + 2 * std::int64_t{shape.value_heads};
-  traits.state_bytes = traits.linear_layers * delta_state_bytes(shape);
   traits.snapshot_bytes = traits.linear_layers * delta_snapshot_bytes(shape);
   traits.state_token_bytes = traits.linear_layers * 4 *
                              (state + 2 * state / delta_chunk + (delta_chunk / 2 + 1) * open_row +

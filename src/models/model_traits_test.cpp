@@ -6,6 +6,7 @@
 
 #include "checkpoint/weight_source.h"
 #include "plan/bound.h"
+#include "plan/memory.h"
 
 namespace nibble {
 namespace {
@@ -49,8 +50,11 @@ TEST(ModelTraits, KnowWhatATokenKeeps) {
   EXPECT_EQ(next.full_layers, 12);
   EXPECT_EQ(next.linear_layers, 36);
   EXPECT_EQ(next.kv_values, 2 * 2 * 256);
-  EXPECT_EQ(next.state_bytes, 36 * (32 * 128 * 128 * 4 + 64 * (2048 + 4096 + 2 * 32) * 4 + 8192 * 4 * 4))
+  EXPECT_EQ(state_bytes_of_rank(next, 1, 0),
+            36 * (32 * 128 * 128 * 4 + 64 * (2048 + 4096 + 2 * 32) * 4 + 8192 * 4 * 4))
       << "the state, the open chunk's rows, and the convolution's inputs";
+  EXPECT_EQ(state_bytes_of_rank(next, 1, 8) - state_bytes_of_rank(next, 1, 0), 36 * 8192 * 12 * 4)
+      << "sixteen of those: four for a row and eight behind it";
   EXPECT_EQ(next.snapshot_bytes, 36 * (32 * 128 * 128 * 4 + 8192 * 4 * 4)) << "no chunk is open at a border";
   EXPECT_EQ(next.weight_bytes(), 159348782592);
   EXPECT_TRUE(next.runs);

@@ -29,7 +29,8 @@ std::int64_t part_of_owner(const Situation& s, Field field) {
 }
 
 std::int64_t states_of(const Situation& s) {
-  return state_bytes_of_rank(s.model, sharers_of(s)) * sequences_of_rank(s);
+  return state_bytes_of_rank(s.model, sharers_of(s), static_cast<int>(s.number(Field::draft_tokens))) *
+         sequences_of_rank(s);
 }
 
 std::int64_t snapshots_of(const Situation& s) {

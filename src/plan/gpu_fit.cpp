@@ -79,7 +79,7 @@ std::int64_t least_bytes(const Situation& s, std::int64_t ranks) {
   const std::int64_t positions =
       options.max_model_len > 0 ? options.max_model_len : std::min(some_length, s.model.max_positions);
   return weights + workspace_bytes(s.model, limits) + (options.enforce_eager ? 0 : graph_bytes(limits)) +
-         state_bytes_of_rank(s.model, static_cast<int>(sharers)) * limits.sequences +
+         state_bytes_of_rank(s.model, static_cast<int>(sharers), 0) * limits.sequences +
          positions * kv_position_bytes(s.model, DType::bf16, static_cast<int>(sharers));
 }
 

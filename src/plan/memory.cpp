@@ -225,9 +225,10 @@ std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks)
   return model.attention_layers() * one / model.kv_heads * most_kv_heads(model.kv_heads, ranks);
 }
 
-std::int64_t state_bytes_of_rank(const ModelTraits& model, int ranks) {
-  if (ranks == 1) return model.state_bytes;
-  return model.linear_layers * delta_state_bytes(most_of_state(model.delta, ranks));
+std::int64_t state_bytes_of_rank(const ModelTraits& model, int ranks, int drafts) {
+  DeltaShape shape = ranks == 1 ? model.delta : most_of_state(model.delta, ranks);
+  shape.drafts = drafts;
+  return model.linear_layers * delta_state_bytes(shape);
 }
 
 std::int64_t snapshot_bytes_of_rank(const ModelTraits& model, int ranks) {

@@ -33,8 +33,8 @@ std::int64_t expert_copies_bytes(const ModelTraits& model, int ranks);
 // Keys and values of one position in all layers, on one rank.
 std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks);
 
-// A sequence's states in all layers, on one rank, and a snapshot of them.
-std::int64_t state_bytes_of_rank(const ModelTraits& model, int ranks);
+// A sequence's states in all layers, on one rank, where a step checks so many drafts; and a snapshot of them.
+std::int64_t state_bytes_of_rank(const ModelTraits& model, int ranks, int drafts);
 std::int64_t snapshot_bytes_of_rank(const ModelTraits& model, int ranks);
 
 // Layers with a window have pages of their own where other layers see everything; else all are in the first

@@ -94,17 +94,17 @@ struct ModelTraits {
   std::int64_t linear_layers = 0;  // with a state instead (Gated DeltaNet)
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
-  std::int64_t query_dim = 0;          // of one head: what a score sums over
-  std::int64_t value_dim = 0;          // of one head
-  bool normed_heads = false;           // q and k, each head by itself
-  bool gated_heads = false;            // each head's queries have a gate beside them
-  std::int64_t kv_values = 0;          // of one position in one layer with keys and values
-  LatentTraits latent;                 // where attention is latent
-  DeltaShape delta;                    // of the linear layers
-  std::int64_t state_bytes = 0;        // of one sequence, over all linear layers
-  std::int64_t snapshot_bytes = 0;     // of it at a border of its chunks, where it can be kept
-  std::int64_t state_token_bytes = 0;  // of it, what a token reads and writes, in the mean over positions
-  std::int64_t linear_flops = 0;       // of one token in the state's recurrence, over all linear layers
+  std::int64_t query_dim = 0;       // of one head: what a score sums over
+  std::int64_t value_dim = 0;       // of one head
+  bool normed_heads = false;        // q and k, each head by itself
+  bool gated_heads = false;         // each head's queries have a gate beside them
+  std::int64_t kv_values = 0;       // of one position in one layer with keys and values
+  LatentTraits latent;              // where attention is latent
+  DeltaShape delta;                 // of the linear layers
+  std::int64_t snapshot_bytes = 0;  // of a sequence at a border of its chunks, over all linear layers
+  std::int64_t state_token_bytes =
+      0;                          // of a state, what a token reads and writes, in the mean over positions
+  std::int64_t linear_flops = 0;  // of one token in the state's recurrence, over all linear layers
 
   std::int64_t experts = 0;  // of one layer; 0: none
   std::int64_t experts_per_token = 0;

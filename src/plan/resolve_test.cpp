@@ -232,7 +232,6 @@ TEST(Plan, LinearAttentionIsMadeForTheGpu) {
 TEST(Plan, SnapshotsOfStatesHaveTheirPartOfTheMemoryOrThePrefixCacheIsOff) {
   ModelTraits hybrid = gpt_oss();
   hybrid.linear_layers = 6;
-  hybrid.state_bytes = 100 << 20;
   hybrid.snapshot_bytes = 64 << 20;
   const Plan plan = resolve({}, machine("cpu"), hybrid).value();
   EXPECT_TRUE(plan.prefix_cache);
@@ -544,6 +543,12 @@ TEST(Plan, OnAGpuDraftsAreCheckedWhereTheyAreAskedForAndTakeMemory) {
   EXPECT_EQ(looked_up.draft_tokens, 8);
   EXPECT_TRUE(looked_up.looks_up_drafts);
   EXPECT_EQ(planned({}, "cpu").choice("speculation").value, "forced");
+  ModelTraits hybrid = gpt_oss();
+  hybrid.linear_layers = 6;
+  EXPECT_EQ(resolve({}, machine("cpu"), hybrid).value().draft_tokens, 8);
+  EXPECT_EQ(resolve({.speculative_algorithm = "ngram"}, machine("h200x1"), hybrid).status().message(),
+            "--speculative-algorithm ngram: layers keep a state, and of a sequence that decodes a GPU brings "
+            "one token a step to it; give none");
   // Changed rows of nine, not of four, and graphs of five to nine, and of two to nine with drafts.
   const Plan few = planned({.max_num_seqs = 4}, "h200x1");
   EXPECT_EQ(looked_up.memory.workspace - few.memory.workspace, 5 * gpt_oss().vocabulary * 4);

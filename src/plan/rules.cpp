@@ -476,14 +476,23 @@ constexpr Rule rules[] = {
        return number(affordable_snapshots(s)) + " of " + grouped(s.model.snapshot_bytes) +
               " bytes fit in their part of the memory";
      }},
-    {"states-go-one-way", Field::speculation, Effect::remove,
-     [](const S& s, const C& c) { return s.model.linear_layers > 0 && c.value != "none"; },
+    {"states-take-one-row", Field::speculation, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && s.model.linear_layers > 0 && c.value != "none"; },
      [](const S&, const C&) {
-       return std::string("layers keep a state, out of which no token can be taken back");
+       return std::string(
+           "layers keep a state, and of a sequence that decodes a GPU brings one token a step to it");
      }},
     {"no-drafts-to-count", Field::draft_tokens, Effect::remove,
      [](const S& s, const C&) { return s.at(Field::speculation).value == "none"; },
      [](const S&, const C&) { return std::string("the plan's row speculation is none"); }},
+    {"drafts-within-a-chunk", Field::draft_tokens, Effect::remove,
+     [](const S& s, const C& c) {
+       return s.model.linear_layers > 0 && c.number + s.model.delta.taps > delta_chunk;
+     },
+     [](const S& s, const C&) {
+       return "layers keep a state, which is brought forward once in " + number(delta_chunk) +
+              " positions: a step checks at most " + number(delta_chunk - s.model.delta.taps);
+     }},
     {"kernels-are-invariant", Field::batch_invariance, Effect::remove,
      [](const S&, const C& c) { return c.value == "off"; },
      [](const S&, const C&) {

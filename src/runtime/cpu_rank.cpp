@@ -77,7 +77,9 @@ Result<std::unique_ptr<CpuRank>> CpuRank::start(std::unique_ptr<Model> model, co
   own.delta.key_heads = state.key_heads;
   own.delta.value_heads = state.value_heads;
   NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
-  NIBBLE_ASSIGN(StateStore states, StateStore::allocate(own, limits.max_sequences, limits.max_snapshots));
+  NIBBLE_ASSIGN(StateStore states, StateStore::allocate(own, {.slots = limits.max_sequences,
+                                                              .snapshots = limits.max_snapshots,
+                                                              .drafts = limits.max_drafts}));
   return std::unique_ptr<CpuRank>(new CpuRank(std::move(threads), std::move(model), limits, std::move(kv),
                                               std::move(states), std::move(groups)));
 }

@@ -6,14 +6,15 @@
 
 namespace nibble {
 
-Result<StateStore> StateStore::allocate(const ModelConfig& config, int slots, int snapshots) {
+Result<StateStore> StateStore::allocate(const ModelConfig& config, const StateCounts& counts) {
   const auto keeps_state = [](const LayerDescription& layer) { return layer.mixer == Mixer::gated_delta; };
   StateStore store;
   const std::int64_t count = std::count_if(config.layers.begin(), config.layers.end(), keeps_state);
   if (count == 0) return store;
-  const DeltaShape shape = delta_shape(config);
-  const std::int64_t slot_bytes = slots * delta_state_bytes(shape);
-  const std::int64_t of_layer = slot_bytes + snapshots * delta_snapshot_bytes(shape);
+  DeltaShape shape = delta_shape(config);
+  shape.drafts = counts.drafts;
+  const std::int64_t slot_bytes = counts.slots * delta_state_bytes(shape);
+  const std::int64_t of_layer = slot_bytes + counts.snapshots * delta_snapshot_bytes(shape);
   // Not cleared: the first position of a sequence looks at nothing before it.
   NIBBLE_ASSIGN(store.memory_, Buffer::allocate(static_cast<std::size_t>(count * of_layer)));
   std::byte* at = store.memory_.data();

@@ -15,8 +15,8 @@ namespace nibble {
 
 class StateStore {
  public:
-  // `slots` and `snapshots` of each layer; nothing where no layer keeps a state.
-  static Result<StateStore> allocate(const ModelConfig& config, int slots, int snapshots);
+  // Nothing where no layer keeps a state.
+  static Result<StateStore> allocate(const ModelConfig& config, const StateCounts& counts);
 
   // [layers], or none.
   std::span<const LayerState> layers() const { return layers_; }

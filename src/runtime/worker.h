@@ -44,7 +44,7 @@ struct WorkerLimits {
   int max_rows = 0;  // of all ranks together, and so are these
   int max_logit_rows = 0;
   int max_sequences = 0;
-  // On a GPU: drafts of a step. Where it has any, they and the sequences that decode are one more at most.
+  // Drafts of a step. Where it has any, they and the sequences that decode are one more at most.
   int max_drafts = 0;
   int max_snapshots = 0;  // of states, where layers keep one
   int max_positions = 0;  // of one sequence

@@ -34,8 +34,11 @@ struct SchedulerLimits {
   int vocabulary = 0;         // bits of a constrained request's masks
   int snapshot_interval = 0;  // of states: positions from one snapshot to the next; where the cache has any
   // Drafts of next tokens that a step checks where one sequence decodes; as many fewer as others do, for rows
-  // beyond so many cost what they save. 0: none. Layers then keep no state: it could not be taken back.
+  // beyond so many cost what they save. 0: none.
   int max_drafts = 0;
+  // Where layers keep a state: multiples of so many positions, at which it goes on for good. No draft brings
+  // it there. 0: there are none.
+  int draft_border = 0;
   bool looks_up_drafts = false;  // what followed the last tokens before, beside what a constraint drafts
   // A row of a prompt is computed otherwise than a row of an answer: a step has rows of one kind, and serves
   // other prompts only with what it computed as a prompt. For one owner.

@@ -44,6 +44,8 @@ int Scheduler::draft(Entry& entry, const Step& step, int others) {
   const Running& state = std::get<Running>(entry.state);
   int most = std::min({most_drafts(step, others), room_of_owner(step, entry) - others - 1,
                        most_stored(entry) - state.planned - 1});
+  if (limits_.draft_border > 0)
+    most = std::min(most, limits_.draft_border - 1 - (state.planned + 1) % limits_.draft_border);
   if (most <= 0) return 0;
   for (const int group : {full_pages, window_pages}) {
     if (group == window_pages && !pages_.has_windows()) continue;

@@ -202,6 +202,41 @@ TEST(SchedulerDrafts, TakeNoRowAndNoPageFromOthers) {
   }
 }
 
+// A row at positions 15, 31, ... brings the state to a border; one of a draft could not be taken back.
+TEST(SchedulerDrafts, EndBeforeTheRowThatBringsAStateToABorder) {
+  SchedulerLimits limits = drafting(limits_of(1, 64));
+  limits.draft_border = limits.snapshot_interval = 16;
+  PageCacheOptions cache = cache_of(64);
+  cache.states = 1;
+  cache.snapshots = 4;
+  cache.snapshot_step = 16;
+  const Ran plain = ran_alone(limits_of(1, 64), request(1, 25, 30));
+  for (const int wrong_every : {never, 3}) {
+    PageCache pages(cache);
+    Scheduler scheduler(limits, pages);
+    ASSERT_TRUE(scheduler.submit(guessed(request(1, 25, 30), wrong_every)).ok());
+    SlotsOfTokens slots(false, 16);
+    std::vector<int> ends, snapshots;
+    Transcript transcript;
+    while (!scheduler.idle()) {
+      std::vector<Event> events;
+      const Batch& batch = scheduler.plan({}, events);
+      slots.run(batch);
+      const BatchSequence& sequence = batch.sequences[0];
+      if (sequence.draft_count > 0) ends.push_back(sequence.first_position + sequence.row_count);
+      for (const StateSnapshot& each : sequence.snapshots) snapshots.push_back(each.position);
+      scheduler.commit(results_of(batch), events);
+      transcript.add(events);
+    }
+    EXPECT_EQ(transcript.tokens, plain.transcript.tokens);
+    EXPECT_EQ(snapshots, (std::vector<int>{16, 32, 48}));
+    if (wrong_every == never) {
+      EXPECT_EQ(ends, (std::vector<int>{30, 36, 41, 46, 52, 54}));
+    }
+    EXPECT_GT(scheduler.totals().accepted_drafts, 5u);
+  }
+}
+
 TEST(SchedulerDrafts, PenalizedAnswersHaveNone) {
   Request asked = guessed(request(1, 20, 10), never);
   asked.sampling.presence_penalty = 0.5f;

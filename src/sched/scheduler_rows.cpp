@@ -133,7 +133,9 @@ void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows, int 
     sequence.constrained = &entry->constrained;
   }
   if (drafts > 0) {
-    NIBBLE_CHECK(sequence.state < 0, "a state cannot be taken back");
+    const int border = limits_.draft_border;
+    NIBBLE_CHECK(sequence.state < 0 || (border > 0 && end / border == (first + 1) / border),
+                 "a state that a draft brought to a border could not be taken back");
     const std::span<const TokenId> guessed = entry->drafts.tokens();
     batch.tokens.insert(batch.tokens.end(), guessed.begin(), guessed.end());
     totals_.drafted_tokens += guessed.size();

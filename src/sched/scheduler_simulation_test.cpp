@@ -30,7 +30,7 @@ std::uint64_t setting(const char* name, std::uint64_t otherwise) {
 struct Met {
   std::uint64_t steps = 0, preemptions = 0, evictions = 0, hits = 0;
   std::uint64_t snapshots = 0, resumed = 0, evicted_snapshots = 0, spoiled = 0;
-  std::uint64_t accepted = 0, refused = 0;  // drafts
+  std::uint64_t accepted = 0, accepted_beside_states = 0, refused = 0;  // drafts
   std::map<FinishReason, int> ends;
   std::uint64_t owners = 0;  // simulations with several
   std::uint64_t turns = 0;   // steps of one kind while the other was wanted
@@ -44,7 +44,7 @@ class Simulation {
         cache_(draw_cache(limits_)),
         owners_(make_owners(below(2) == 0 ? 1 : 2 + below(2))),
         scheduler_(limits_, owners_.span()),
-        slots_(limits_.prompts_apart),
+        slots_(limits_.prompts_apart, limits_.draft_border),
         places_(limits_.prompts_apart, cache_.page_size) {
     ahead_ = random_() % 2 == 0;
     begins_ = random_() % 2 == 0;
@@ -74,8 +74,10 @@ class Simulation {
     met.owners += owners_.all.size() > 1;
     met.spoiled += spoiled_;
     met.turns += turns_;
-    met.accepted += scheduler_.totals().accepted_drafts;
-    met.refused += scheduler_.totals().drafted_tokens - scheduler_.totals().accepted_drafts;
+    const std::uint64_t accepted = scheduler_.totals().accepted_drafts;
+    met.accepted += accepted;
+    met.accepted_beside_states += cache_.states > 0 ? accepted : 0;
+    met.refused += scheduler_.totals().drafted_tokens - accepted;
     for (const auto& [id, end] : transcript_.ends) ++met.ends[end];
   }
 
@@ -114,15 +116,14 @@ class Simulation {
     cache.page_count = {3 + below(40), windows ? least + below(20) : 0};
     cache.keep_prefixes = below(5) > 0;
     cache.hash_bits = below(4) == 0 ? below(4) : 128;
-    if (below(2) == 0) {
-      limits.max_drafts = below(3) > 0 ? below(9) : 0;
-      limits.looks_up_drafts = below(2) == 0;
-      return cache;
-    }
+    limits.max_drafts = below(3) > 0 ? below(9) : 0;
+    limits.looks_up_drafts = below(2) == 0;
+    if (below(2) == 0) return cache;
     cache.states = limits.max_num_seqs;
     cache.snapshots = 1 + below(8);
     cache.snapshot_step = cache.page_size * (1 + below(3));
     limits.snapshot_interval = cache.snapshot_step * (1 + below(4));
+    limits.draft_border = cache.snapshot_step;
     return cache;
   }
 
@@ -350,6 +351,7 @@ TEST(SchedulerSimulation, NoInterleavingLosesAPageARequestOrAToken) {
   EXPECT_GT(met.evicted_snapshots, count / 2);
   EXPECT_GT(met.spoiled, count / 50);
   EXPECT_GT(met.accepted, count);
+  EXPECT_GT(met.accepted_beside_states, count / 2);
   EXPECT_GT(met.refused, count / 2);
   for (const FinishReason end :
        {FinishReason::stop, FinishReason::length, FinishReason::cancelled, FinishReason::timeout})

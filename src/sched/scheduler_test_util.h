@@ -120,7 +120,8 @@ inline std::vector<TokenId> computed_before(const BatchSequence& sequence, int c
 // as what it is not.
 class SlotsOfTokens {
  public:
-  explicit SlotsOfTokens(bool prompts_apart) : prompts_apart_(prompts_apart) {}
+  explicit SlotsOfTokens(bool prompts_apart, int draft_border = 0)
+      : prompts_apart_(prompts_apart), draft_border_(draft_border) {}
   // The step's copies first, then its rows.
   void run(const Batch& batch) {
     for (const BatchSequence& sequence : batch.sequences) {
@@ -143,6 +144,7 @@ class SlotsOfTokens {
   void go_on(const BatchSequence& sequence, const Batch& batch) {
     std::vector<TokenId>& state = states_[{sequence.owner, sequence.state}];
     if (sequence.first_position == 0) state.clear();
+    take_back_drafts(sequence, state);
     EXPECT_EQ(state, computed_before(sequence, sequence.first_position, prompts_apart_))
         << "a sequence goes on from its own state";
     auto snapshot = sequence.snapshots.begin();
@@ -158,7 +160,19 @@ class SlotsOfTokens {
     EXPECT_TRUE(snapshot == sequence.snapshots.end()) << "snapshots are of the step's rows";
   }
 
+  // Rows of drafts that failed, which are none that a border lies behind.
+  void take_back_drafts(const BatchSequence& sequence, std::vector<TokenId>& state) const {
+    const std::size_t known = static_cast<std::size_t>(sequence.first_position);
+    if (state.size() <= known) return;
+    EXPECT_GT(draft_border_, 0) << "nothing else is taken back";
+    const std::size_t border = static_cast<std::size_t>(std::max(draft_border_, 1));
+    EXPECT_EQ(state.size() / border, known / border)
+        << "a state was brought to a border that it never came to";
+    state.resize(known);
+  }
+
   bool prompts_apart_;
+  int draft_border_;
   std::map<std::pair<int, int>, std::vector<TokenId>> states_, snapshots_;  // by owner and slot
 };
 

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/check.h"
+
 namespace nibble {
 namespace {
 
@@ -18,15 +20,16 @@ struct Placer {
   }
 };
 
-DeltaState place_snapshot(const DeltaShape& shape, Placer& placer) {
+DeltaState place_border(const DeltaShape& shape, int kept_inputs, Placer& placer) {
   DeltaState state;
   state.state = placer.place<float>(std::int64_t{shape.value_heads} * shape.key_dim * shape.value_dim);
-  state.inputs = placer.place<float>(std::int64_t{shape.kept_inputs()} * shape.channels());
+  state.inputs = placer.place<float>(std::int64_t{kept_inputs} * shape.channels());
   return state;
 }
 
 DeltaState place(const DeltaShape& shape, Placer& placer) {
-  DeltaState state = place_snapshot(shape, placer);
+  NIBBLE_CHECK(delta_chunk % shape.kept_inputs() == 0, "a border's inputs lie in the same rows each time");
+  DeltaState state = place_border(shape, shape.kept_inputs(), placer);
   state.decays = placer.place<double>(std::int64_t{delta_chunk} * shape.value_heads);
   state.keys = placer.place<float>(std::int64_t{delta_chunk} * shape.keys());
   state.updates = placer.place<float>(std::int64_t{delta_chunk} * shape.values());
@@ -43,7 +46,7 @@ std::int64_t delta_state_bytes(const DeltaShape& shape) {
 
 std::int64_t delta_snapshot_bytes(const DeltaShape& shape) {
   Placer counter;
-  place_snapshot(shape, counter);
+  place_border(shape, shape.taps, counter);
   return counter.bytes;
 }
 
@@ -54,7 +57,7 @@ DeltaState delta_state_at(const DeltaShape& shape, std::byte* memory) {
 
 DeltaState delta_snapshot_at(const DeltaShape& shape, std::byte* memory) {
   Placer placer{.begin = memory};
-  return place_snapshot(shape, placer);
+  return place_border(shape, shape.taps, placer);
 }
 
 void DeltaLayer::resume(int slot, int snapshot) const {

@@ -206,6 +206,60 @@ TEST(GatedDelta, GoesOnFromASnapshotOfAnyBorderWithTheSameBits) {
   }
 }
 
+// The text, but rows from `begin` on are another's.
+Text going_wrong(const Text& text, const Text& other, const DeltaShape& shape, int begin) {
+  Text wrong = text;
+  const auto replace = [&](std::vector<float>& to, const std::vector<float>& from, int width) {
+    const std::ptrdiff_t first = std::ptrdiff_t{begin} * width;
+    std::copy(from.begin() + first, from.end(), to.begin() + first);
+  };
+  replace(wrong.qkv, other.qkv, shape.channels());
+  replace(wrong.b, other.b, shape.value_heads);
+  replace(wrong.a, other.a, shape.value_heads);
+  return wrong;
+}
+
+TEST(GatedDelta, DraftsThatFailLeaveNoTraceInStatesAndSnapshots) {
+  std::mt19937 random(17);
+  ThreadPool threads(3);
+  for (DeltaShape shape :
+       {small, DeltaShape{.key_heads = 3, .value_heads = 3, .key_dim = 7, .value_dim = 5, .taps = 3}}) {
+    for (const int drafts : {1, 2, 8, 60}) {
+      shape.drafts = drafts;
+      const Layer layer(random, shape);
+      const Text text(random, shape, 260), other(random, shape, 260);
+      const std::vector<float> whole = in_one_piece(threads, layer, text);
+      const auto expected = [&](int first, int rows) {
+        const auto at = whole.begin() + std::ptrdiff_t{first} * shape.values();
+        return std::vector<float>(at, at + std::ptrdiff_t{rows} * shape.values());
+      };
+      DeltaSlots slots(shape, 2, 4);
+      for (int begin = 0, held = 0; begin < text.rows; begin += held + 1) {
+        const int most =
+            std::min({drafts, delta_chunk - 1 - (begin + 1) % delta_chunk, text.rows - begin - 1});
+        held = static_cast<int>(random() % 3 * random() % static_cast<unsigned>(most + 1));
+        std::vector<BorderState> kept;
+        if ((begin + 1) % delta_chunk == 0)
+          kept.push_back({.position = begin + 1, .slot = (begin + 1) / delta_chunk - 1});
+        std::vector<float> out =
+            go_on(threads, layer, going_wrong(text, other, shape, begin + held + 1), slots,
+                  {.row_count = most + 1, .first_position = begin, .slot = 1, .kept = kept});
+        out.resize(static_cast<std::size_t>((held + 1) * shape.values()));
+        ASSERT_TRUE(same_bits(out, expected(begin, held + 1)))
+            << held << " of " << most << " drafts hold behind " << begin;
+      }
+      for (int position = delta_chunk; position < text.rows; position += delta_chunk) {
+        slots.layer().resume(0, position / delta_chunk - 1);
+        const int rest = text.rows - position;
+        EXPECT_TRUE(same_bits(
+            go_on(threads, layer, text, slots, {.row_count = rest, .first_position = position, .slot = 0}),
+            expected(position, rest)))
+            << "behind the snapshot at " << position;
+      }
+    }
+  }
+}
+
 // The rule alone, in one piece, against double precision.
 double largest_error(ThreadPool& threads, const Layer& layer, const Text& text) {
   DeltaSlots slots(layer.shape, 1);

@@ -15,7 +15,7 @@ const float* input_at(const ShortConvolutionArgs& args, const StateRows& rows, c
   const std::int64_t channels = args.layer.shape.channels();
   if (position >= rows.first_position)
     return args.x + (rows.row_begin + position - rows.first_position) * channels;
-  return state.inputs + position % args.layer.shape.kept_inputs() * channels;
+  return state.inputs + input_row(position, args.layer.shape.kept_inputs()) * channels;
 }
 
 void convolve(const DeltaKernels& kernels, const ShortConvolutionArgs& args, const StateRows& rows, int row) {
@@ -42,17 +42,19 @@ void convolve(const DeltaKernels& kernels, const ShortConvolutionArgs& args, con
 
 // The step's last inputs, for the next one; and those before each border that is kept.
 void keep_inputs(const ShortConvolutionArgs& args, const StateRows& rows) {
-  const int kept = args.layer.shape.kept_inputs();
-  const std::int64_t channels = args.layer.shape.channels();
+  const DeltaShape& shape = args.layer.shape;
+  const int kept = shape.kept_inputs();
+  const std::int64_t channels = shape.channels();
   const DeltaState state = args.layer.slot(rows.slot);
   for (const BorderState& border : rows.kept) {
     float* inputs = args.layer.snapshot(border.slot).inputs;
-    for (int position = std::max(0, border.position - kept); position < border.position; ++position)
-      std::copy_n(input_at(args, rows, state, position), channels, inputs + position % kept * channels);
+    for (int position = std::max(0, border.position - shape.taps); position < border.position; ++position)
+      std::copy_n(input_at(args, rows, state, position), channels,
+                  inputs + input_row(position, kept) * channels);
   }
   for (int i = std::max(0, rows.row_count - kept); i < rows.row_count; ++i) {
     std::copy_n(args.x + (rows.row_begin + i) * channels, channels,
-                state.inputs + (rows.first_position + i) % kept * channels);
+                state.inputs + input_row(rows.first_position + i, kept) * channels);
   }
 }
 

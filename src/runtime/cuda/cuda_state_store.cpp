@@ -7,15 +7,16 @@
 
 namespace nibble {
 
-Result<CudaStateStore> CudaStateStore::allocate(const ModelConfig& config, int slots, int snapshots) {
+Result<CudaStateStore> CudaStateStore::allocate(const ModelConfig& config, const StateCounts& counts) {
   const auto keeps_state = [](const LayerDescription& layer) { return layer.mixer == Mixer::gated_delta; };
   CudaStateStore store;
   store.kept_layers_ =
       static_cast<std::size_t>(std::count_if(config.layers.begin(), config.layers.end(), keeps_state));
   if (store.kept_layers_ == 0) return store;
-  const DeltaShape shape = delta_shape(config);
-  const std::int64_t slot_bytes = slots * delta_state_bytes(shape);
-  store.of_layer_ = static_cast<std::size_t>(slot_bytes + snapshots * delta_snapshot_bytes(shape));
+  DeltaShape shape = delta_shape(config);
+  shape.drafts = counts.drafts;
+  const std::int64_t slot_bytes = counts.slots * delta_state_bytes(shape);
+  store.of_layer_ = static_cast<std::size_t>(slot_bytes + counts.snapshots * delta_snapshot_bytes(shape));
   // Not cleared: the first position of a sequence looks at nothing before it.
   NIBBLE_ASSIGN(store.memory_, DeviceBuffer::allocate(store.kept_layers_ * store.of_layer_));
   std::byte* at = store.memory_.data();

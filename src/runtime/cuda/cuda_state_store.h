@@ -16,8 +16,8 @@ namespace nibble {
 
 class CudaStateStore {
  public:
-  // `slots` and `snapshots` of each layer; nothing where no layer keeps a state.
-  static Result<CudaStateStore> allocate(const ModelConfig& config, int slots, int snapshots);
+  // Nothing where no layer keeps a state.
+  static Result<CudaStateStore> allocate(const ModelConfig& config, const StateCounts& counts);
 
   // [layers], or none; without memory of layers that keep none.
   std::span<const DeltaLayer> layers() const { return layers_; }

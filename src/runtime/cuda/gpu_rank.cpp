@@ -71,7 +71,9 @@ Result<std::unique_ptr<GpuRank>> GpuRank::load(const ModelConfig& config, const 
   const ModelConfig own = config_of_caches(config, place.part);
   Caches caches;
   NIBBLE_ASSIGN(caches.kv, CudaKvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
-  NIBBLE_ASSIGN(caches.states, CudaStateStore::allocate(own, of_steps.max_sequences, limits.max_snapshots));
+  NIBBLE_ASSIGN(caches.states, CudaStateStore::allocate(own, {.slots = of_steps.max_sequences,
+                                                              .snapshots = limits.max_snapshots,
+                                                              .drafts = limits.max_drafts}));
   return std::unique_ptr<GpuRank>(new GpuRank(device, place.room, std::move(told), std::move(stream),
                                               std::move(model), std::move(caches)));
 }

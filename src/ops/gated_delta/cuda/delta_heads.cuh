@@ -95,9 +95,11 @@ __device__ __forceinline__ const float* tap_weights(const DeltaKernelArgs& args,
   return of_filter < 0 ? nullptr : args.convolution + std::ptrdiff_t{of_filter} * args.channels + channel;
 }
 
-// Row `place` of the inputs that earlier steps kept.
-__device__ __forceinline__ float* kept_input(const DeltaKernelArgs& args, int slot, int place, int channel) {
-  return in_slot(args.slots.inputs, args.slot_bytes, slot) + std::ptrdiff_t{place} * args.channels + channel;
+// The inputs of a position that an earlier step kept, or this one keeps.
+__device__ __forceinline__ float* kept_input(const DeltaKernelArgs& args, int slot, int position,
+                                             int channel) {
+  return in_slot(args.slots.inputs, args.slot_bytes, slot) +
+         std::ptrdiff_t{input_row(position, args.kept_inputs)} * args.channels + channel;
 }
 
 // A head of values at a row.

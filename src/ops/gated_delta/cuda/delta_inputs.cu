@@ -36,8 +36,7 @@ class HeadRows {
       const int back = delta_cuda_taps - 1 - i, at = position - back;
       const float* from = nullptr;
       if (back < args_.taps && at >= 0)
-        from = at >= rows.first_position ? projected(row - back)
-                                         : kept_input(args_, rows.slot, at % args_.taps, channel_);
+        from = at >= rows.first_position ? projected(row - back) : kept_input(args_, rows.slot, at, channel_);
       Channels::fetch(inputs_[i], has(lane_) ? from : nullptr, lane_);
     }
     fetch_row(row);

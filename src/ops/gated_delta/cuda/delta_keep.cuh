@@ -34,23 +34,23 @@ struct InputChannels {
 // channel.
 __device__ __forceinline__ void keep_inputs(const DeltaKernelArgs& args, const StateRowsCuda& rows,
                                             const InputChannels& of_head, int thread, int threads) {
-  const int kept = args.taps, past = rows.first_position + rows.row_count;
+  const int kept = args.kept_inputs, past = rows.first_position + rows.row_count;
   float* const inputs = in_slot(args.slots.inputs, args.slot_bytes, rows.slot) + of_head.channel;
   const float* const projected = args.projected + of_head.column;
   for (int at = thread; at < of_head.dims; at += threads) {
     const auto input_of = [&](int position) {
-      if (position < rows.first_position) return inputs[position % kept * args.channels + at];
+      if (position < rows.first_position) return inputs[input_row(position, kept) * args.channels + at];
       return projected[row_of_position(rows, position) * static_cast<std::size_t>(args.projected_stride) +
                        static_cast<std::size_t>(at)];
     };
     for (int i = 0; i < rows.borders; ++i) {
       const BorderState border = args.step.borders[rows.borders_at + i];
       float* const to = in_slot(args.snapshots.inputs, args.snapshot_bytes, border.slot) + of_head.channel;
-      for (int position = max(0, border.position - kept); position < border.position; ++position)
-        to[position % kept * args.channels + at] = input_of(position);
+      for (int position = max(0, border.position - args.taps); position < border.position; ++position)
+        to[input_row(position, kept) * args.channels + at] = input_of(position);
     }
     for (int position = max(rows.first_position, past - kept); position < past; ++position)
-      inputs[position % kept * args.channels + at] = input_of(position);
+      inputs[input_row(position, kept) * args.channels + at] = input_of(position);
   }
 }
 // Of a head: of its queries, its keys, or of one's values.

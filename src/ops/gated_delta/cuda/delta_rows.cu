@@ -59,7 +59,6 @@ class DeltaRow {
         rows_(rows),
         head_(head),
         p_(rows.first_position % delta_chunk),
-        input_place_(rows.first_position % args.taps),
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ % 32),
         warp_(ptx::warp_of_block()) {}
@@ -187,9 +186,8 @@ class DeltaRow {
 #pragma unroll
     for (int back = 1; back < delta_cuda_taps; ++back) {
       const bool is_kept = back < args_.taps && rows_.first_position >= back;
-      const int place = input_place_ - back + (input_place_ < back ? args_.taps : 0);
       copy(to.inputs[delta_cuda_taps - 1 - back],
-           is_kept ? kept_input(args_, rows_.slot, place, channels.channel) : nullptr);
+           is_kept ? kept_input(args_, rows_.slot, rows_.first_position - back, channels.channel) : nullptr);
     }
   }
 
@@ -448,7 +446,7 @@ class DeltaRow {
       if (rows_.borders > 0) {
         keep_inputs(args_, rows_, channels, thread_, threads);
       } else if (thread_ < channels.dims) {
-        kept_input(args_, rows_.slot, input_place_, channels.channel)[thread_] =
+        kept_input(args_, rows_.slot, rows_.first_position, channels.channel)[thread_] =
             shared_.filters[part].inputs[delta_cuda_taps - 1][thread_];
       }
     }
@@ -459,7 +457,7 @@ class DeltaRow {
   Shared& shared_;
   const StateRowsCuda rows_;
   const ValueHead head_;
-  const int p_, input_place_, thread_, lane_, warp_;
+  const int p_, thread_, lane_, warp_;
   float4 state_[steps][2];
 };
 

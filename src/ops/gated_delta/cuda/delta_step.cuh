@@ -9,7 +9,7 @@ namespace nibble {
 
 // As kernels take it.
 struct DeltaKernelArgs {
-  int key_heads, value_heads, taps, channels;
+  int key_heads, value_heads, taps, kept_inputs, channels;
   int served;  // heads of values by one of keys
   DeltaStepCuda step;
   DeltaColumns columns;

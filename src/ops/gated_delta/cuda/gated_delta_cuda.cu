@@ -24,6 +24,7 @@ Status gated_delta_cuda(const GatedDeltaCudaArgs& args, cudaStream_t stream) {
   const DeltaKernelArgs own{.key_heads = shape.key_heads,
                             .value_heads = shape.value_heads,
                             .taps = shape.taps,
+                            .kept_inputs = shape.kept_inputs(),
                             .channels = shape.channels(),
                             .served = shape.value_heads / shape.key_heads,
                             .step = args.step,
