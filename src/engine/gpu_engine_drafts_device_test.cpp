@@ -89,6 +89,38 @@ TEST_F(GpuEngineDrafts, OfAConstraintAreHeldToItsMasksAndLeaveTheBits) {
   }
 }
 
+// Answers across borders of a state's chunks, and a next turn behind the snapshots that were taken there.
+TEST_F(GpuEngineDrafts, LeaveTheBitsBesideStatesAndTheirSnapshots) {
+  const auto load = [](EngineOptions options) {
+    return gpu_engine(example_folder.parent_path() / "qwen3_next_bf16", std::move(options),
+                      [](EngineChoices& choices) {
+                        choices.cache.page_count = choices.worker.page_counts = {24, 0};
+                        choices.worker.graphs = false;
+                      });
+  };
+  std::vector<Request> requests;
+  for (const int length : {58, 62}) {
+    std::vector<TokenId> prompt;
+    for (int i = 0; i < length; ++i) prompt.push_back((7 * i + length) % 400);
+    requests.push_back(request(static_cast<RequestId>(length), prompt,
+                               {.max_tokens = 12, .temperature = 0.5f, .seed = 3, .logprobs = 2}));
+  }
+  const std::map<RequestId, Told> first = told_by(*load({.max_num_seqs = 2}), requests);
+  std::vector<Request> next = requests;
+  for (Request& each : next) {
+    const std::vector<TokenId>& answer = first.at(each.id).tokens;
+    each.prompt.insert(each.prompt.end(), answer.begin(), answer.end());
+  }
+  const std::map<RequestId, Told> second = told_by(*load({.max_num_seqs = 2}), next);
+  const std::unique_ptr<Engine> engine = load(
+      {.max_num_seqs = 2, .snapshot_interval = 64, .speculative_algorithm = "forced", .draft_tokens = 6});
+  EXPECT_TRUE(told_by(*engine, predicted(requests, first)) == first);
+  EXPECT_TRUE(told_by(*engine, predicted(next, second)) == second) << "next turn";
+  EXPECT_EQ(engine->totals().snapshots_resumed, 2u);
+  EXPECT_GT(engine->totals().accepted_drafts, 10u);
+  EXPECT_GT(engine->totals().drafted_tokens, engine->totals().accepted_drafts);
+}
+
 // A row behind a draft that fails may give whatever it likes.
 TEST_F(GpuEngineDrafts, ANotANumberBehindOneThatFailsIsNobodys) {
   spoil_embedding(300);

@@ -545,10 +545,14 @@ TEST(Plan, OnAGpuDraftsAreCheckedWhereTheyAreAskedForAndTakeMemory) {
   EXPECT_EQ(planned({}, "cpu").choice("speculation").value, "forced");
   ModelTraits hybrid = gpt_oss();
   hybrid.linear_layers = 6;
+  hybrid.delta = {.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128, .taps = 4};
   EXPECT_EQ(resolve({}, machine("cpu"), hybrid).value().draft_tokens, 8);
-  EXPECT_EQ(resolve({.speculative_algorithm = "ngram"}, machine("h200x1"), hybrid).status().message(),
-            "--speculative-algorithm ngram: layers keep a state, and of a sequence that decodes a GPU brings "
-            "one token a step to it; give none");
+  EXPECT_EQ(resolve({}, machine("h200x1"), hybrid).value().draft_tokens, 0);
+  EngineOptions many{.speculative_algorithm = "ngram", .draft_tokens = 61};
+  many.given.draft_tokens = true;
+  EXPECT_EQ(resolve(many, machine("h200x1"), hybrid).status().message(),
+            "--speculative-num-draft-tokens 61: layers keep a state, which is brought forward once in 64 "
+            "positions: a step checks at most 60; give 8");
   // Changed rows of nine, not of four, and graphs of five to nine, and of two to nine with drafts.
   const Plan few = planned({.max_num_seqs = 4}, "h200x1");
   EXPECT_EQ(looked_up.memory.workspace - few.memory.workspace, 5 * gpt_oss().vocabulary * 4);

@@ -476,12 +476,6 @@ constexpr Rule rules[] = {
        return number(affordable_snapshots(s)) + " of " + grouped(s.model.snapshot_bytes) +
               " bytes fit in their part of the memory";
      }},
-    {"states-take-one-row", Field::speculation, Effect::remove,
-     [](const S& s, const C& c) { return s.on_gpu() && s.model.linear_layers > 0 && c.value != "none"; },
-     [](const S&, const C&) {
-       return std::string(
-           "layers keep a state, and of a sequence that decodes a GPU brings one token a step to it");
-     }},
     {"no-drafts-to-count", Field::draft_tokens, Effect::remove,
      [](const S& s, const C&) { return s.at(Field::speculation).value == "none"; },
      [](const S&, const C&) { return std::string("the plan's row speculation is none"); }},

@@ -105,7 +105,7 @@ class DecoderCuda final : public CudaModel {
                                    stream);
     }
     if (const auto* weights = std::get_if<DeltaBlockWeights>(&weights_.layers[layer].mixer)) {
-      counts.count(input.one_row_each ? LaunchKind::delta_one_row : LaunchKind::delta_rows);
+      counts.count(DeltaBlock::has_one_row_each(input) ? LaunchKind::delta_one_row : LaunchKind::delta_rows);
       return blocks.delta->run(*weights, std::get<DeltaLayer>(caches_[layer]), pending, input, stream);
     }
     counts.count(input.one_row_each ? LaunchKind::latent_one_row : LaunchKind::latent_rows);

@@ -272,6 +272,10 @@ DeltaColumns DeltaBlock::columns(const DeltaBlockWeights& weights) const {
           .a = {weights.a_row + first_value, served, 1}};
 }
 
+bool DeltaBlock::has_one_row_each(const CudaForwardInput& input) {
+  return input.one_row_each && input.settled;
+}
+
 Status DeltaBlock::run(const DeltaBlockWeights& weights, const DeltaLayer& states, const PendingSum& pending,
                        const CudaForwardInput& input, cudaStream_t stream) const {
   const RankRows own = stream_.rows_of_rank(input);
@@ -286,7 +290,7 @@ Status DeltaBlock::run(const DeltaBlockWeights& weights, const DeltaLayer& state
   DeltaStepCuda step = input.states;
   step.rows = input.rows;
   step.sequences = input.sequences;
-  step.one_row_each = input.one_row_each;
+  step.one_row_each = has_one_row_each(input);
   NIBBLE_RETURN_IF_ERROR(
       gated_delta_cuda({.layer = states,
                         .step = step,

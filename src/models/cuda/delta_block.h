@@ -55,6 +55,9 @@ class DeltaBlock {
     output_.round_inputs(room);
   }
 
+  // Drafts are rows of their sequence, which goes by chunks then.
+  static bool has_one_row_each(const CudaForwardInput& input);
+
   // residual = pending's; its norm -> delta
   Status run(const DeltaBlockWeights& weights, const DeltaLayer& states, const PendingSum& pending,
              const CudaForwardInput& input, cudaStream_t stream) const;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/cuda/random_weights.h"
+#include "ops/gated_delta/delta_state.h"
 #include "runtime/cuda/gpu_ranks_test_util.h"
 #include "runtime/cuda/gpu_worker_test_util.h"
 
@@ -36,6 +37,7 @@ std::unique_ptr<Worker> drafting_worker(const std::filesystem::path& folder, boo
 // answer is another.
 struct Guesses {
   int count = 0, wrong_every = 0;  // 0: none
+  std::size_t border = 0;          // of states, which no draft brings there; 0: there are none
 };
 
 void guess(Sequence& sequence, const std::vector<TokenId>& answer, const Guesses& guesses) {
@@ -43,6 +45,8 @@ void guess(Sequence& sequence, const std::vector<TokenId>& answer, const Guesses
   const std::size_t known = sequence.heard.tokens.size();
   for (std::size_t i = known;
        known > 0 && i + 1 < answer.size() && i < known + static_cast<std::size_t>(guesses.count); ++i) {
+    const std::size_t position = sequence.done + 1 + sequence.drafts.size();
+    if (guesses.border > 0 && (position + 1) % guesses.border == 0) break;
     const bool wrong = guesses.wrong_every > 0 && i % static_cast<std::size_t>(guesses.wrong_every) == 1;
     sequence.drafts.push_back(wrong ? answer[i] ^ 1 : answer[i]);
   }
@@ -62,7 +66,7 @@ Drafted run_drafted(Worker& worker, Sequence sequence, const std::vector<TokenId
   all.insert(all.begin() + static_cast<std::ptrdiff_t>(company.size() / 2), &sequence);
   const int room = most_drafts - static_cast<int>(company.size());
   for (; sequence.heard.tokens.size() < answer.size(); ++ran.steps) {
-    guess(sequence, answer, {std::min(guesses.count, room), guesses.wrong_every});
+    guess(sequence, answer, {std::min(guesses.count, room), guesses.wrong_every, guesses.border});
     step(worker, all);
   }
   ran.heard = sequence.heard;
@@ -119,6 +123,36 @@ TEST_F(GpuDrafts, LeaveThemOnKeysAndValuesInE4m3) {
 // With wide heads, and of latents.
 TEST_F(GpuDrafts, LeaveThemWithWideHeads) { expect_drafts_to_leave_the_bits(parity / "qwen3_moe_fp8"); }
 TEST_F(GpuDrafts, LeaveThemOfLatents) { expect_drafts_to_leave_the_bits(parity / "deepseek_v3_fp8"); }
+
+// Prompts of lengths whose answers come to a border with the first row of a step, and with what follows
+// drafts.
+TEST_F(GpuDrafts, LeaveThemBesideStates) {
+  for (const bool graphs : {false, true}) {
+    if (graphs && small_cases) continue;
+    const std::unique_ptr<Worker> worker = drafting_worker(parity / "qwen3_next_bf16", graphs);
+    const std::size_t count = small_cases ? 6 : 24;
+    for (const std::size_t length : {59, 61, 62, 63}) {
+      if (small_cases && length != 61) continue;
+      const Sequence asked = sequence_of(random_prompt(2, length), 25, {5, 2, 3}, samplings()[1]);
+      const Heard plain = run_alone(*worker, asked, count);
+      for (const Guesses& guesses :
+           {Guesses{most_drafts, 3, delta_chunk}, {most_drafts, 0, delta_chunk}, {2, 2, delta_chunk}}) {
+        SCOPED_TRACE(std::to_string(length) + " tokens, wrong " + std::to_string(guesses.wrong_every) +
+                     ", graphs " + std::to_string(graphs));
+        const Drafted alone = run_drafted(*worker, asked, plain.tokens, guesses);
+        EXPECT_TRUE(alone.heard == plain);
+        EXPECT_LT(alone.steps, 3 + static_cast<int>(count) - 1)
+            << "three of the prompt, and those of its answer";
+        if (small_cases && guesses.wrong_every != 3) continue;
+        std::vector<Sequence> company = {sequence_of(random_prompt(10, 5), 5, {6, 7}),
+                                         sequence_of(random_prompt(11, 30), 7, {8, 9})};
+        for (Sequence& other : company) other.scores = false;
+        EXPECT_TRUE(run_drafted(*worker, asked, plain.tokens, guesses, company).heard == plain)
+            << "in company";
+      }
+    }
+  }
+}
 
 // Several sequences of a step may have some.
 TEST_F(GpuDrafts, OfTwoSequencesLeaveTheBitsOfBoth) {

@@ -109,7 +109,6 @@ void StepInputs::fill(const Batch& batch, const StepShape& shape) {
     std::fill(all + sequences, all + shape.sequences, SequenceCuda{});
   }
   runs_.push_back(shape.sequences);
-  NIBBLE_CHECK(!states_ || !shape.checks_drafts, "a state cannot be taken back");
   if (states_) fill_states(batch, shape, layout);
 
   std::int32_t* const wanted = host().at<std::int32_t>(layout.wanted_rows);
