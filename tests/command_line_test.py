@@ -3,9 +3,7 @@ import subprocess
 
 import pytest
 
-from nibble_program import BINARY, PARITY, ROOT, environment, run
-
-FP8 = PARITY / "qwen3_moe_fp8"
+from nibble_program import BINARY, ROOT, environment, run
 
 
 def test_help_and_version_are_results():
@@ -32,8 +30,6 @@ def test_the_version_names_a_commit_of_this_repository():
     (["generate", "demo", "--prompt", "x", "--device", "cuda"], 2, "built without CUDA"),
     (["generate", "demo", "--prompt", "x", "-np", "none"], 2, '-np "none"'),
     (["generate", "demo", "--prompt", "x", "--dtype", "fp8"], 2, "weights in FP8, and this model has none"),
-    (["generate", FP8, "--prompt", "x", "--dtype", "fp8", "--tp", 2], 2, "a row has one scale"),
-    (["plan", FP8, "--dtype", "fp8", "--as", "h200x2", "--tp", 2], 2, "a row has one scale"),
     (["generate", "/no/such/model", "--prompt", "x"], 3, "/no/such/model"),
 ])
 def test_an_error_is_one_line_on_standard_error(arguments, code, named):
