@@ -40,30 +40,6 @@ class Patience {
   int turns_ = 0;
 };
 
-std::string call_text(const Call& call) {
-  std::string text = std::string(algorithm_name(call.algorithm)) + " " + call_name(call.kind) + " of " +
-                     std::to_string(call.count);
-  return call.width == 0 ? text : text + " rows of " + std::to_string(call.width);
-}
-
-Status fault_status(const FaultNote& note) {
-  const std::string rank = "rank " + std::to_string(note.rank), peer = "rank " + std::to_string(note.peer);
-  const std::string step = "step " + std::to_string(note.step);
-  switch (note.kind) {
-    case FaultNote::Kind::differs:
-      return internal_error("ranks disagree in " + step + ": " + rank + " calls " + call_text(note.call) +
-                            ", " + peer + " calls " + call_text(note.peer_call) +
-                            "; all ranks must make the same calls in the same order");
-    case FaultNote::Kind::lost:
-      return internal_error("the process of " + peer + " has gone, as " + rank +
-                            " sees it; all ranks have stopped");
-    case FaultNote::Kind::did_not_come: break;
-  }
-  return internal_error(rank + " waited " + std::to_string(note.waited_ms) + " ms in " +
-                        call_name(note.call.kind) + ", " + step + ", for " + peer +
-                        ", which did not come; all ranks of the group have stopped");
-}
-
 }  // namespace
 
 Communicator::Communicator(std::shared_ptr<GroupMemory> memory, Group group, int member,
@@ -76,11 +52,7 @@ Communicator::Communicator(std::shared_ptr<GroupMemory> memory, Group group, int
   NIBBLE_CHECK(group_.size() == memory_->members() && member >= 0 && member < group_.size());
 }
 
-Status Communicator::failure() const {
-  const Fault& fault = this->fault();
-  if (fault.state.load(std::memory_order_acquire) != Fault::written) return {};
-  return fault_status(fault.note);
-}
+Status Communicator::failure() const { return status_of(fault()); }
 
 Status Communicator::fail(FaultNote note) {
   note.rank = static_cast<std::uint32_t>(rank_of(member_));

@@ -9,6 +9,34 @@
 #include <thread>
 
 namespace nibble {
+namespace {
+
+std::string call_text(const Call& call) {
+  std::string text = std::string(algorithm_name(call.algorithm)) + " " + call_name(call.kind) + " of " +
+                     std::to_string(call.count);
+  return call.width == 0 ? text : text + " rows of " + std::to_string(call.width);
+}
+
+Status status_of(const FaultNote& note) {
+  const std::string rank = "rank " + std::to_string(note.rank), peer = "rank " + std::to_string(note.peer);
+  const std::string step = "step " + std::to_string(note.step);
+  switch (note.kind) {
+    case FaultNote::Kind::differs:
+      return internal_error("ranks disagree in " + step + ": " + rank + " calls " + call_text(note.call) +
+                            ", " + peer + " calls " + call_text(note.peer_call) +
+                            "; all ranks must make the same calls in the same order");
+    case FaultNote::Kind::lost:
+      return internal_error("the process of " + peer + " has gone, as " + rank +
+                            " sees it; all ranks have stopped");
+    case FaultNote::Kind::failed: return internal_error(rank + " has failed; all ranks have stopped");
+    case FaultNote::Kind::did_not_come: break;
+  }
+  return internal_error(rank + " waited " + std::to_string(note.waited_ms) + " ms in " +
+                        call_name(note.call.kind) + ", " + step + ", for " + peer +
+                        ", which did not come; all ranks of the group have stopped");
+}
+
+}  // namespace
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "processes share these");
 
@@ -38,6 +66,11 @@ void note_fault(Fault& fault, const FaultNote& note) {
     fault.state.store(Fault::written, std::memory_order_release);
   }
   while (fault.state.load(std::memory_order_acquire) != Fault::written) std::this_thread::yield();
+}
+
+Status status_of(const Fault& fault) {
+  if (fault.state.load(std::memory_order_acquire) != Fault::written) return {};
+  return status_of(fault.note);
 }
 
 Result<std::shared_ptr<GroupMemory>> GroupMemory::make(int members, std::size_t slot_bytes) {

@@ -46,6 +46,7 @@ struct FaultNote {
     did_not_come,  // within waited_ms
     differs,       // makes another call
     lost,          // its process has gone
+    failed,        // the one who says so, by itself
   };
   std::uint32_t rank = 0, peer = 0;
   Kind kind = Kind::did_not_come;
@@ -62,6 +63,8 @@ struct Fault {
 };
 // Written down unless another was first; either way some failure stands there afterwards.
 void note_fault(Fault& fault, const FaultNote& note);
+// Ok where there is none.
+Status status_of(const Fault& fault);
 
 class GroupMemory {
  public:

@@ -38,14 +38,16 @@ struct ProcessLinks::Header {
   std::uint64_t bytes = 0;  // that follow
 };
 
-ProcessLinks::ProcessLinks(const ProcessPlace& place, int ranks, std::vector<LinkSocket> sockets,
+ProcessLinks::ProcessLinks(const ProcessPlace& place, int ranks, MetProcesses met,
                            const ProcessSilence& silence)
     : place_(place),
       ranks_each_(ranks / place.count),
       silence_(silence),
+      handles_(std::move(met.handles)),
       sights_(static_cast<std::size_t>(ranks)) {
-  NIBBLE_CHECK(ranks_each_ * place.count == ranks && sockets.size() == static_cast<std::size_t>(place.count));
-  for (LinkSocket& socket : sockets) {
+  NIBBLE_CHECK(ranks_each_ * place.count == ranks &&
+               met.sockets.size() == static_cast<std::size_t>(place.count));
+  for (LinkSocket& socket : met.sockets) {
     std::unique_ptr<Link>& link = links_.emplace_back();
     if (!socket.is_open()) continue;
     link = std::make_unique<Link>();
@@ -131,8 +133,12 @@ void ProcessLinks::announce_ready() { send_to(0, {.kind = Kind::ready, .call = {
 
 Status ProcessLinks::wait_until_all_are_ready() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ready_ == place_.count - 1 || lost_ || ending_; });
-  if (ready_ == place_.count - 1) return {};
+  const int others = place_.count - 1;
+  changed_.wait(lock, [&] { return ready_ >= others || lost_ || ending_; });
+  if (ready_ >= others) {
+    ready_ -= others;
+    return {};
+  }
   return internal_error("a process ended before it was ready; its own output says why");
 }
 

@@ -37,15 +37,16 @@ struct ProcessSilence {
 
 class ProcessLinks final : public PeerWatch {
  public:
-  // `sockets` are those of meet(). There are so many ranks in the world, as many in each process.
-  ProcessLinks(const ProcessPlace& place, int ranks, std::vector<LinkSocket> sockets,
-               const ProcessSilence& silence = {});
+  // There are so many ranks in the world, as many in each process.
+  ProcessLinks(const ProcessPlace& place, int ranks, MetProcesses met, const ProcessSilence& silence = {});
   ProcessLinks(const ProcessLinks&) = delete;
   ProcessLinks& operator=(const ProcessLinks&) = delete;
   ~ProcessLinks() override;
 
   int first_rank() const { return place_.index * ranks_each_; }
   int ranks_here() const { return ranks_each_; }
+  // Null where processes may be on several hosts.
+  HandleExchange* handles() const { return handles_.get(); }
   bool has(int rank) const { return process_of(rank) == place_.index; }
   bool are_together(int rank, int other) const { return process_of(rank) == process_of(other); }
 
@@ -66,7 +67,8 @@ class ProcessLinks final : public PeerWatch {
   // What a member of this process has put down. What cannot be sent is a failure of the world.
   void send(const Share& share, std::span<const std::byte> bytes);
 
-  // By the others, once they can take steps; and by the first, which waits for all of them.
+  // By the others, once they can take steps; and by the first, which waits for all of them. Where they have
+  // to wait for each other before that, they say so as often.
   void announce_ready();
   Status wait_until_all_are_ready();
 
@@ -110,6 +112,7 @@ class ProcessLinks final : public PeerWatch {
   const ProcessPlace place_;
   const int ranks_each_;
   const ProcessSilence silence_;
+  const std::unique_ptr<HandleExchange> handles_;
   std::vector<std::unique_ptr<Link>> links_;  // [processes]; null: this one
   std::vector<KnownGroup> groups_;
   const PeerWatch* own_ = nullptr;
@@ -119,7 +122,7 @@ class ProcessLinks final : public PeerWatch {
   std::condition_variable changed_;
   std::vector<PeerSight> sights_;              // [ranks of the world]
   std::vector<std::vector<std::byte>> steps_;  // announced and not yet taken
-  int ready_ = 0;                              // processes that are
+  int ready_ = 0;                              // processes that are, and not yet waited for
   bool first_has_ended_ = false, lost_ = false, ending_ = false;
   std::thread teller_;
 };

@@ -46,7 +46,7 @@ std::vector<std::unique_ptr<Process>> processes_of(int count, int ranks, std::si
     auto& sockets = met[static_cast<std::size_t>(i)];
     NIBBLE_CHECK(sockets.ok(), sockets.status().message());
     process->links =
-        std::make_unique<ProcessLinks>(ProcessPlace{i, count}, ranks, std::move(sockets).value().sockets);
+        std::make_unique<ProcessLinks>(ProcessPlace{i, count}, ranks, std::move(sockets).value());
     process->members = members_of(whole_world(ranks), slot_bytes,
                                   {.deadline = deadline,
                                    .first_deadline = deadline,
@@ -168,7 +168,7 @@ TEST(ProcessLinks, AProcessThatLoadsForLongIsNotLostAndOneThatFallsSilentIs) {
   for (const int i : {0, 1}) {
     Process& process = processes[static_cast<std::size_t>(i)];
     process.links = std::make_unique<ProcessLinks>(
-        ProcessPlace{i, 2}, 2, std::move(met[static_cast<std::size_t>(i)]).value().sockets,
+        ProcessPlace{i, 2}, 2, std::move(met[static_cast<std::size_t>(i)]).value(),
         ProcessSilence{.still = milliseconds(100), .lost = milliseconds(500)});
     process.members =
         members_of(whole_world(2), 4096,
@@ -215,7 +215,7 @@ TEST(ProcessLinks, WhatNoProcessSendsEndsTheConnection) {
   for (const std::uint32_t kind : {0u, 1u, 2u, 3u, 77u}) {
     std::vector<Result<MetProcesses>> met = meet_all(meetings_of(2), std::vector<MeetingTerms>(2));
     Process process;
-    process.links = std::make_unique<ProcessLinks>(ProcessPlace{0, 2}, 2, std::move(met[0]).value().sockets);
+    process.links = std::make_unique<ProcessLinks>(ProcessPlace{0, 2}, 2, std::move(met[0]).value());
     process.members =
         members_of(whole_world(2), 4096, {.world = &process.world, .links = process.links.get()});
     process.links->begin(process.sight, process.world.fault());

@@ -117,8 +117,14 @@ struct Introduction {
 };
 
 Words words_of(const Introduction& one) {
-  Words words = {std::to_string(one.place.index), std::to_string(one.place.count), one.address.host,
-                 std::to_string(one.address.port), std::to_string(one.terms.same.size())};
+  Words words = {std::to_string(one.place.index),
+                 std::to_string(one.place.count),
+                 one.address.host,
+                 std::to_string(one.address.port),
+                 one.terms.host,
+                 std::to_string(one.terms.devices.size()),
+                 std::to_string(one.terms.same.size())};
+  words.insert(words.end(), one.terms.devices.begin(), one.terms.devices.end());
   for (const auto& [name, value] : one.terms.same) {
     words.push_back(name);
     words.push_back(value);
@@ -128,15 +134,19 @@ Words words_of(const Introduction& one) {
 }
 
 std::optional<Introduction> introduction_of(const Words& words) {
-  constexpr std::size_t fixed = 5;
+  constexpr std::size_t fixed = 7;
   if (words.size() < fixed) return {};
   const auto index = number_of<int>(words[0]), count = number_of<int>(words[1]),
              port = number_of<int>(words[3]);
-  const auto same = number_of<std::size_t>(words[4]);
-  if (!index || !count || !port || !same || *same > (words.size() - fixed) / 2) return {};
-  Introduction one{.place = {*index, *count}, .address = {words[2], *port}, .terms = {}};
+  const auto devices = number_of<std::size_t>(words[5]), same = number_of<std::size_t>(words[6]);
+  if (!index || !count || !port || !devices || *devices > words.size() - fixed || !same ||
+      *same > (words.size() - fixed - *devices) / 2)
+    return {};
+  Introduction one{.place = {*index, *count}, .address = {words[2], *port}, .terms = {.host = words[4]}};
   std::size_t at = fixed;
-  for (; at < fixed + 2 * *same; at += 2) one.terms.same.emplace_back(words[at], words[at + 1]);
+  for (; at < fixed + *devices; ++at) one.terms.devices.push_back(words[at]);
+  for (const std::size_t end = at + 2 * *same; at < end; at += 2)
+    one.terms.same.emplace_back(words[at], words[at + 1]);
   for (; at < words.size(); ++at) {
     const auto number = number_of<std::int64_t>(words[at]);
     if (!number) return {};
@@ -162,11 +172,29 @@ std::string objection(const Introduction& other, const Introduction& first,
   if (other.terms.same.size() != first.terms.same.size() ||
       other.terms.least.size() != first.terms.least.size())
     return name + " is another nibble than process 0; start the same program everywhere";
+  if (other.terms.host != first.terms.host)
+    return name +
+           " is on another host than process 0; GPUs that share a model are of one host, and --device cpu "
+           "has "
+           "ranks on several";
   for (std::size_t i = 0; i < first.terms.same.size(); ++i) {
     const auto& [what, own] = first.terms.same[i];
     if (other.terms.same[i] != first.terms.same[i])
       return name + " has " + what + " " + other.terms.same[i].second + ", and process 0 has " + own +
              "; start all from the same program, model and options";
+  }
+  return {};
+}
+
+// The same of GPUs that another has taken; [devices of each process that has come].
+std::string taken(const Introduction& other, std::span<const std::vector<std::string>> devices) {
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    for (const std::string& each : other.terms.devices) {
+      if (std::ranges::count(devices[i], each) == 0) continue;
+      return process_name(other.place.index) + " takes GPU " + each + ", and so does " +
+             process_name(static_cast<int>(i)) +
+             "; let each see GPUs of its own (CUDA_VISIBLE_DEVICES), or all see those of all";
+    }
   }
   return {};
 }
@@ -180,6 +208,26 @@ Status missing(std::span<const std::optional<LinkSocket>> come, const LinkAddres
                   ": " + who);
 }
 
+// What names this meeting, which nobody can guess.
+std::string drawn_name() {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string name;
+  for (const std::byte each : LinkKey::draw_nonce()) {
+    name += digits[std::to_integer<unsigned>(each) >> 4];
+    name += digits[std::to_integer<unsigned>(each) & 15];
+  }
+  return name;
+}
+
+// All have met, so the others come at once.
+Status join_handles(const Meeting& meeting, const MeetingTerms& terms, const std::string& world,
+                    MetProcesses& met) {
+  if (terms.host.empty()) return {};
+  const auto until = Clock::now() + std::min<Clock::duration>(meeting.patience, std::chrono::seconds(10));
+  NIBBLE_ASSIGN(met.handles, HandleExchange::join(meeting.place, world, until));
+  return {};
+}
+
 Result<MetProcesses> meet_as_first(const Meeting& meeting, const MeetingTerms& terms) {
   const auto until = Clock::now() + meeting.patience;
   const Introduction own{.place = meeting.place, .address = meeting.first, .terms = terms};
@@ -188,6 +236,8 @@ Result<MetProcesses> meet_as_first(const Meeting& meeting, const MeetingTerms& t
   std::vector<std::optional<LinkSocket>> come(count);
   std::vector<LinkAddress> addresses(count);
   std::vector<std::int64_t> least = terms.least;
+  std::vector<std::vector<std::string>> devices(count);
+  devices[0] = terms.devices;
   for (std::size_t missed = count - 1; missed > 0;) {
     Result<LinkSocket> socket = accept_known(listening, meeting.key, until);
     if (!socket.ok()) return missing(come, meeting.first);
@@ -195,13 +245,16 @@ Result<MetProcesses> meet_as_first(const Meeting& meeting, const MeetingTerms& t
     const std::optional<Introduction> other =
         words.ok() ? introduction_of(*words) : std::optional<Introduction>();
     if (!other) continue;
-    if (const std::string why = objection(*other, own, come); !why.empty()) {
+    std::string why = objection(*other, own, come);
+    if (why.empty()) why = taken(*other, devices);
+    if (!why.empty()) {
       static_cast<void>(say(*socket, {"refused", why}));
       return invalid_argument(why);
     }
     for (std::size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], other->terms.least[i]);
     const auto index = static_cast<std::size_t>(other->place.index);
     addresses[index] = other->address;
+    devices[index] = other->terms.devices;
     come[index] = std::move(*socket);
     --missed;
   }
@@ -211,18 +264,21 @@ Result<MetProcesses> meet_as_first(const Meeting& meeting, const MeetingTerms& t
     reply.push_back(addresses[i].host);
     reply.push_back(std::to_string(addresses[i].port));
   }
-  MetProcesses met{.sockets = std::vector<LinkSocket>(count), .least = std::move(least)};
+  const std::string world = drawn_name();
+  reply.push_back(world);
+  MetProcesses met{.sockets = std::vector<LinkSocket>(count), .least = std::move(least), .handles = {}};
   for (std::size_t i = 1; i < count; ++i) {
     NIBBLE_RETURN_IF_ERROR(say(*come[i], reply));
     met.sockets[i] = std::move(*come[i]);
   }
+  NIBBLE_RETURN_IF_ERROR(join_handles(meeting, terms, world, met));
   return met;
 }
 
 Result<MetProcesses> meet_first(const Meeting& meeting, const MeetingTerms& terms) {
   const auto until = Clock::now() + meeting.patience;
   const auto count = static_cast<std::size_t>(meeting.place.count);
-  MetProcesses met{.sockets = std::vector<LinkSocket>(count), .least = {}};
+  MetProcesses met{.sockets = std::vector<LinkSocket>(count), .least = {}, .handles = {}};
   NIBBLE_ASSIGN(LinkSocket first, connect_known(meeting.first, meeting.key, until));
   // The others reach it where the first does.
   NIBBLE_ASSIGN(LinkAddress own, first.address());
@@ -235,7 +291,8 @@ Result<MetProcesses> meet_first(const Meeting& meeting, const MeetingTerms& term
   if (!reply.ok()) return reply.status().with_context("process 0 at " + meeting.first.text());
   if (reply->size() == 2 && reply->front() == "refused") return invalid_argument(reply->back());
   const std::size_t numbers = terms.least.size();
-  if (reply->size() != 1 + numbers + 2 * (count - 1)) return io_error("process 0 sent no list of processes");
+  if (reply->size() != 1 + numbers + 2 * (count - 1) + 1)
+    return io_error("process 0 sent no list of processes");
   for (std::size_t i = 0; i < numbers; ++i)
     met.least.push_back(number_of<std::int64_t>((*reply)[1 + i]).value_or(0));
   met.sockets[0] = std::move(first);
@@ -256,6 +313,7 @@ Result<MetProcesses> meet_first(const Meeting& meeting, const MeetingTerms& term
     met.sockets[*who] = std::move(socket);
     --missed;
   }
+  NIBBLE_RETURN_IF_ERROR(join_handles(meeting, terms, reply->back(), met));
   return met;
 }
 

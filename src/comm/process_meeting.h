@@ -5,22 +5,18 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "comm/handle_exchange.h"
 #include "comm/link_key.h"
 #include "comm/link_socket.h"
+#include "comm/rank.h"
 
 namespace nibble {
-
-struct ProcessPlace {
-  int index = 0;
-  int count = 1;
-
-  bool operator==(const ProcessPlace&) const = default;
-};
 
 struct Meeting {
   ProcessPlace place;
@@ -35,11 +31,16 @@ struct MeetingTerms {
   std::vector<std::pair<std::string, std::string>> same;
   // Numbers of which the smallest of all counts.
   std::vector<std::int64_t> least;
+  // Of processes with GPUs: the host that all must be on, and the GPUs that are this one's alone. Empty: they
+  // may be anywhere.
+  std::string host;
+  std::vector<std::string> devices;
 };
 
 struct MetProcesses {
   std::vector<LinkSocket> sockets;  // [processes]: to each; the own one is not open
   std::vector<std::int64_t> least;
+  std::unique_ptr<HandleExchange> handles;  // between processes of one host, where the terms name it
 };
 
 Result<MetProcesses> meet(const Meeting& meeting, const MeetingTerms& terms);

@@ -51,6 +51,28 @@ TEST(ProcessMeeting, EachIsConnectedToEachAndTheSmallestNumbersCount) {
   }
 }
 
+TEST(ProcessMeeting, GpusAreOfOneHostAndEachIsOneProcesss) {
+  std::vector<MeetingTerms> terms = alike(2);
+  terms[0].host = terms[1].host = "a";
+  terms[0].devices = {"0", "1"};
+  terms[1].devices = {"2", "3"};
+  for (const Result<MetProcesses>& met : meet_all(meetings_of(2), terms)) {
+    ASSERT_TRUE(met.ok()) << met.status().message();
+    EXPECT_NE(met->handles, nullptr);
+  }
+  const auto refused = [&](const char* says) {
+    for (const Result<MetProcesses>& met : meet_all(meetings_of(2), terms)) {
+      ASSERT_FALSE(met.ok());
+      EXPECT_NE(met.status().message().find(says), std::string::npos) << met.status().message();
+    }
+  };
+  terms[1].devices = {"1", "2"};
+  refused(
+      "process 1 takes GPU 1, and so does process 0; let each see GPUs of its own (CUDA_VISIBLE_DEVICES)");
+  terms[1].host = "b";
+  refused("process 1 is on another host than process 0; GPUs that share a model are of one host");
+}
+
 TEST(ProcessMeeting, WhoDiffersIsToldInWhatAndSoIsTheFirst) {
   std::vector<MeetingTerms> terms = alike(2);
   terms[1].same = {{"dtype", "int8"}};

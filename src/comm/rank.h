@@ -13,6 +13,14 @@ namespace nibble {
 
 inline constexpr int most_ranks = 8;
 
+// A process of those that share a world's ranks, as many neighbouring ones each.
+struct ProcessPlace {
+  int index = 0;
+  int count = 1;
+
+  bool operator==(const ProcessPlace&) const = default;
+};
+
 struct Rank {
   int index = 0;          // in the world
   int world = 1;          // how many there are

@@ -154,7 +154,7 @@ Result<std::unique_ptr<ProcessLinks>> join_processes(const EngineOptions& option
       each.why += "; " + grouped(choices.cache.page_count[full_pages]) +
                   " pages of keys and values are what the one with least room has";
   }
-  return std::make_unique<ProcessLinks>(meeting.place, choices.plan.tensor_parallel, std::move(met.sockets));
+  return std::make_unique<ProcessLinks>(meeting.place, choices.plan.tensor_parallel, std::move(met));
 }
 
 }  // namespace nibble
