@@ -9,17 +9,18 @@
 
 namespace nibble {
 
-Result<std::unique_ptr<PeerRooms>> PeerRooms::make(std::span<const int> devices, std::size_t bytes,
+Result<std::unique_ptr<PeerRooms>> PeerRooms::make(const PeerDevices& devices, std::size_t bytes,
                                                    std::chrono::milliseconds deadline, int first_rank) {
-  const int ranks = static_cast<int>(devices.size());
+  const int ranks = devices.ranks();
   if (ranks != 2 && ranks != 4 && ranks != 8)
     return invalid_argument("2, 4 or 8 GPUs run a model together, not " + std::to_string(ranks));
   std::unique_ptr<PeerRooms> rooms(new PeerRooms);
   rooms->deadline_ = deadline;
   rooms->first_rank_ = first_rank;
+  rooms->first_here_ = devices.first;
   NIBBLE_ASSIGN(rooms->memory_, map_peer_memory(devices, peer_room_words + bytes));
-  for (int i = 0; i < ranks; ++i) {
-    Rank rank{.device = devices[static_cast<std::size_t>(i)]};
+  for (int i = devices.first; i < devices.first + devices.here_count(); ++i) {
+    Rank rank{.device = devices.here[static_cast<std::size_t>(i - devices.first)]};
     const OnDevice on(rank.device);
     NIBBLE_ASSIGN(rank.words, DeviceBuffer::allocate(3 * sizeof(std::uint32_t)));
     NIBBLE_ASSIGN(rank.fault, PinnedBuffer::allocate(sizeof(PeerFault)));

@@ -1,4 +1,5 @@
-// The rooms of all ranks of a process (comm/cuda/peer_room.h), taken once, at the start.
+// The rooms of all ranks of a group (comm/cuda/peer_room.h), taken once, at the start. Ranks of other
+// processes have theirs there; here they are mapped.
 #pragma once
 
 #include <chrono>
@@ -17,13 +18,19 @@ namespace nibble {
 
 class PeerRooms {
  public:
-  // devices[i] is rank i's. `bytes` of each room are the ranks', zeros at first, and begin at content().
-  // first_rank: of those of a group, among all; by that number a failure names them.
-  static Result<std::unique_ptr<PeerRooms>> make(std::span<const int> devices, std::size_t bytes,
+  // `bytes` of each room are the ranks', zeros at first, and begin at content(). first_rank: of those of a
+  // group, among all; by that number a failure names them.
+  static Result<std::unique_ptr<PeerRooms>> make(const PeerDevices& devices, std::size_t bytes,
                                                  std::chrono::milliseconds deadline, int first_rank = 0);
+  // All of this process: devices[i] is rank i's.
+  static Result<std::unique_ptr<PeerRooms>> make(std::span<const int> devices, std::size_t bytes,
+                                                 std::chrono::milliseconds deadline, int first_rank = 0) {
+    return make(PeerDevices{.here = devices}, bytes, deadline, first_rank);
+  }
   ~PeerRooms();
 
-  const PeerRoom& of(int rank) const { return ranks_[static_cast<std::size_t>(rank)].room; }
+  // Of ranks of this process, and so is what follows.
+  const PeerRoom& of(int rank) const { return ranks_[static_cast<std::size_t>(rank - first_here_)].room; }
   std::byte* content(int rank) const { return of(rank).rooms[rank] + peer_room_words; }
   // Ok, or who waited for whom; what that rank computed since is garbage.
   Status failure(int rank) const;
@@ -39,9 +46,10 @@ class PeerRooms {
   PeerRooms() = default;
 
   std::chrono::milliseconds deadline_{};
-  int first_rank_ = 0;
+  int first_rank_ = 0;  // of the group's, among all
+  int first_here_ = 0;  // of this process's, in the group
   std::unique_ptr<PeerMemory> memory_;
-  std::vector<Rank> ranks_;
+  std::vector<Rank> ranks_;  // of this process
 };
 
 }  // namespace nibble

@@ -39,7 +39,7 @@ Result<std::unique_ptr<PeerWorkspace>> PeerWorkspace::make(const Group& group, s
   std::unique_ptr<PeerWorkspace> workspace(new PeerWorkspace);
   workspace->group_ = group;
   workspace->shape_ = shape;
-  NIBBLE_ASSIGN(workspace->windows_, map_peer_memory(devices, layout.bytes()));
+  NIBBLE_ASSIGN(workspace->windows_, map_peer_memory({.here = devices}, layout.bytes()));
   const std::size_t rows = static_cast<std::size_t>(shape.most_rows);
   for (int i = 0; i < group.size(); ++i) {
     Member member{.device = devices[static_cast<std::size_t>(i)]};

@@ -49,7 +49,7 @@ void Stream::wait() {
 
 void Stream::wait_for(std::uint64_t count) {
   const std::lock_guard lock(mutex_);
-  const bool may_go_on = device_count == 1 && !takes_orders();
+  const bool may_go_on = device_count == 1 && first_device_here < 0 && !takes_orders();
   run_until(may_go_on && random_() % 2 == 0 ? queued_ : count);
 }
 

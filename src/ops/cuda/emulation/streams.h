@@ -26,6 +26,11 @@ inline int device_count = [] {
   const char* const asked = std::getenv("EMULATED_GPUS");
   return asked == nullptr ? 1 : std::clamp(std::atoi(asked), 1, most_devices);
 }();
+// Which of its host's the first one is, where other processes have others: EMULATED_FIRST_GPU; else -1.
+inline const int first_device_here = [] {
+  const char* const asked = std::getenv("EMULATED_FIRST_GPU");
+  return asked == nullptr ? -1 : std::atoi(asked);
+}();
 
 class Stream {
  public:

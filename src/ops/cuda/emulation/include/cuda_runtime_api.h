@@ -293,8 +293,10 @@ inline cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int,
   return *value = 1, cudaSuccess;
 }
 inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  return *properties = {}, cudaSuccess;
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  *properties = {};
+  properties->pciBusID = std::max(nibble::emulation::first_device_here, 0) + device;
+  return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   return *value = cudaDeviceProp().multiProcessorCount, cudaSuccess;
