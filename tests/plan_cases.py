@@ -13,6 +13,7 @@ CASES = {
     "gpt_oss_120b_on_an_h200": ["gpt-oss-120b", "--as", "h200x1"],
     "gpt_oss_120b_on_an_h200_with_fp8_keys_and_values": ["gpt-oss-120b", "--as", "h200x1", "--kv-cache-dtype", "fp8"],
     "gpt_oss_120b_split_over_four": ["gpt-oss-120b", "--as", "h200x4", "--tp", "4"],
+    "gpt_oss_120b_in_two_processes": ["gpt-oss-120b", "--as", "h200x4", "--tp", "4", "--nnodes", "2", "--node-rank", "1"],
     "gpt_oss_120b_with_sequences_of_each_gpu": ["gpt-oss-120b", "--as", "h200x4", "--tp", "4", "--dp", "4"],
     "qwen3_30b_on_a_cpu": ["Qwen3-30B-A3B", "--as", "cpu"],
     "qwen3_30b_on_an_h200": ["Qwen3-30B-A3B", "--as", "h200x1"],

@@ -350,7 +350,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
        .set = noting(given.all_reduce, string_value(options.all_reduce))},
       {.name = "--nnodes",
        .value = "N",
-       .help = "processes that share a CPU's ranks; mpirun says it too",
+       .help = "processes that share the ranks; mpirun says it too",
        .default_text = "1",
        .set = noting(given.processes, int_value(options.processes, 1, 8))},
       {.name = "--node-rank",

@@ -110,7 +110,7 @@ struct EngineOptions {
   int expert_parallel = 0;       // ranks the experts are spread over; 0: likewise
   int data_parallel = 0;         // ranks, or groups of them, with sequences of their own; 0: likewise
   bool dp_attention = false;     // as many as there are ranks, where data_parallel does not say
-  int processes = 0;             // that share the ranks of a CPU; 0: as mpirun says, else one
+  int processes = 0;             // that share the ranks; 0: as mpirun says, else one
   int process = 0;               // which of them this is; the first has the requests
   int processes_here = 1;        // of them on this machine, where mpirun says so
   std::string first_process;     // where the first one listens to the others: host:port

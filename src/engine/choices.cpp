@@ -26,7 +26,8 @@ InputValues activations_of(const Plan& plan) {
 }
 
 WorkerLimits worker_limits(const Plan& plan) {
-  return {.threads = plan.threads,
+  return {.device = plan.first_gpu,
+          .threads = plan.threads,
           .pin_threads = plan.pin_threads,
           .ranks = plan.tensor_parallel,
           .expert_ranks = plan.expert_parallel,

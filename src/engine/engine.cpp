@@ -84,9 +84,9 @@ Result<StartedWorker> start_worker(Prepared& prepared, const EngineOptions& opti
   const bool on_gpu = choices.plan.device == DeviceKind::cuda;
   if (options.given.random_weights) {
     if (!on_gpu) return invalid_argument("--random-weights are made on a GPU, and this engine runs on a CPU");
-    NIBBLE_ASSIGN(
-        started.worker,
-        start_gpu_worker(prepared.config, {.source = {}, .seed = options.random_weights}, choices.worker));
+    NIBBLE_ASSIGN(started.worker,
+                  start_gpu_worker(prepared.config, {.source = {}, .seed = options.random_weights},
+                                   choices.worker, std::move(prepared.links)));
     started.weight_bytes = choices.plan.memory.weights;
     return started;
   }
@@ -95,7 +95,7 @@ Result<StartedWorker> start_worker(Prepared& prepared, const EngineOptions& opti
   if (on_gpu) {
     NIBBLE_ASSIGN(started.worker,
                   start_gpu_worker(prepared.config, {.source = std::move(weights), .progress = progress},
-                                   choices.worker));
+                                   choices.worker, std::move(prepared.links)));
     return started;
   }
   NIBBLE_ASSIGN(started.worker, CpuWorker::start(prepared.config, std::move(weights), choices.worker,
@@ -315,7 +315,14 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
 
 Status Engine::follow(const EngineOptions& options, const std::function<void()>& ready) {
   NIBBLE_ASSIGN(Prepared prepared, prepare(options, {}));
+  const bool on_gpu = prepared.choices.plan.device == DeviceKind::cuda;
+  if (on_gpu && options.given.random_weights)
+    return follow_gpu_worker(prepared.config, {.source = {}, .seed = options.random_weights},
+                             prepared.choices.worker, std::move(prepared.links), ready);
   NIBBLE_ASSIGN(WeightSource weights, open_weights(prepared));
+  if (on_gpu)
+    return follow_gpu_worker(prepared.config, {.source = std::move(weights), .progress = {}},
+                             prepared.choices.worker, std::move(prepared.links), ready);
   return CpuWorker::follow(prepared.config, std::move(weights), prepared.choices.worker,
                            std::move(prepared.links), ready);
 }

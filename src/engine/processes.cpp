@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/sip_hash.h"
+#include "runtime/gpu.h"
 
 namespace nibble {
 namespace {
@@ -65,7 +66,14 @@ Result<MeetingTerms> terms_of(const EngineOptions& options, const std::filesyste
   MeetingTerms terms;
   terms.same.emplace_back("nibble's version", options.version);
   terms.same.emplace_back("the checkpoint", checkpoint);
+  const bool on_gpu = choices.plan.device == DeviceKind::cuda;
   for (const Choice& each : choices.plan.choices) {
+    // GPUs wait for each other's launches, which therefore have to be the same.
+    constexpr std::string_view of_gpus[] = {"cuda_graphs",  "expert_copies",  "moe_runner",
+                                            "attention",    "token_exchange", "linear_attention",
+                                            "draft_tokens", "all_reduce",     "many_tokens_from"};
+    if (on_gpu && std::ranges::count(of_gpus, each.field) != 0)
+      terms.same.emplace_back(each.field, each.value);
     constexpr std::string_view compared[] = {"tp",
                                              "ep",
                                              "dp",
@@ -81,6 +89,15 @@ Result<MeetingTerms> terms_of(const EngineOptions& options, const std::filesyste
   const WorkerLimits& worker = choices.worker;
   terms.same.emplace_back("tokens a page", std::to_string(worker.page_size));
   terms.same.emplace_back("the exchange", std::to_string(static_cast<int>(worker.exchange)));
+  if (on_gpu) {
+    terms.same.emplace_back("random weights", std::to_string(options.random_weights));
+    terms.host = boot_id();
+    if (terms.host.empty())
+      return io_error(
+          "processes with GPUs have to know their host, and /proc/sys/kernel/random/boot_id says "
+          "nothing; run one process");
+    terms.devices = gpu_addresses(worker.device, choices.plan.tensor_parallel / options.processes);
+  }
   terms.least = {worker.max_positions, worker.max_logit_rows, worker.page_counts[full_pages],
                  worker.page_counts[window_pages], worker.max_snapshots};
   return terms;

@@ -1,5 +1,6 @@
-// Several processes that share the ranks of a CPU: on one machine, started by mpirun or by hand, or one on
-// each of several machines. The first has the scheduler and the requests; the others run its steps.
+// Several processes that share ranks: of CPUs on one machine, started by mpirun or by hand, or one on each of
+// several machines; or of GPUs of one machine. The first has the scheduler and the requests; the others run
+// its steps.
 #pragma once
 
 #include <filesystem>

@@ -63,6 +63,19 @@ Candidates processes(const Situation& s) {
   return numbers(s.options.processes, {number(1, "all ranks are threads of one process")});
 }
 
+// A process takes its own of those that all see, or all that it was left to see.
+Candidates gpus(const Situation& s) {
+  if (asked_processes(s).empty() || !s.on_gpu()) return {};
+  const int ranks = static_cast<int>(s.number(Field::tensor_parallel)), each = ranks / s.options.processes;
+  const bool sees_all = s.machine.gpu.count >= ranks;
+  const int first = sees_all ? s.options.process * each : 0;
+  const std::string process = "process " + std::to_string(s.options.process);
+  return {{.value = std::to_string(first) + (each > 1 ? "-" + std::to_string(first + each - 1) : ""),
+           .number = first,
+           .why = sees_all ? "those of " + process + ", which sees the GPUs of all"
+                           : "the first that " + process + " sees, as it does not see those of all"}};
+}
+
 Candidates expert_ranks(const Situation& s) {
   Candidates list;
   for (const int ranks : {1, 2, 4, 8}) {
@@ -401,6 +414,7 @@ constexpr FieldSpec specs[] = {
     {Field::threads, "threads", "--threads", threads, asked_threads},
     {Field::tensor_parallel, "tp", "--tp", tensor_ranks, asked_tp},
     {Field::processes, "processes", "--nnodes", processes, asked_processes},
+    {Field::gpus, "gpus", "", gpus, nullptr},
     {Field::expert_parallel, "ep", "--ep", expert_ranks, asked_ep},
     {Field::data_parallel, "dp", "--dp", owner_ranks, asked_dp},
     {Field::dtype, "dtype", "--dtype", dtypes, asked_dtype},

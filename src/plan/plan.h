@@ -30,7 +30,8 @@ enum class Field : std::uint8_t {
   device,
   threads,
   tensor_parallel,
-  processes,  // that share the ranks of a CPU
+  processes,  // that share the ranks
+  gpus,       // of this process, where there are several
   expert_parallel,
   data_parallel,  // ranks, or groups of them, that have sequences of their own
   dtype,
@@ -120,6 +121,7 @@ struct Plan {
   int threads = 1;
   bool pin_threads = false;
   int tensor_parallel = 1;
+  int first_gpu = 0;  // of this process, among those that it sees
   int expert_parallel = 1;
   int data_parallel = 1;            // ranks, or groups of them, with sequences of their own; 1: all have all
   bool experts_everywhere = false;  // each GPU has all experts, whoever multiplies for them

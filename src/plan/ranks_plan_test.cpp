@@ -76,9 +76,30 @@ TEST(Plan, ProcessesShareTheRanksOfACpuAndItsMemoryIsThatOfTheirRanks) {
             "--nnodes 2: processes share the ranks of --tp, which are 1 (--tp 2 would do); give 1");
   EXPECT_EQ(refusal({.data_parallel = 2, .processes = 4}),
             "--nnodes 4: processes share the ranks of --tp, which are 2 (--tp 4 would do); give 1");
-  EXPECT_NE(
-      refusal({.tensor_parallel = 4, .processes = 2}, "h200x4").find("GPUs of one host are one process's"),
-      std::string::npos);
+}
+
+TEST(Plan, AProcessHasItsOwnOfTheGpusThatAllSeeOrAllThatItSees) {
+  const auto of = [](int ranks, int processes, int process) {
+    EngineOptions options{.tensor_parallel = ranks, .processes = processes, .process = process};
+    return resolve(options, machine("h200x4"), gpt_oss()).value();
+  };
+  const Plan first = of(4, 2, 0), second = of(4, 2, 1), last = of(4, 4, 3), isolated = of(8, 2, 1);
+  EXPECT_EQ(first.first_gpu, 0);
+  EXPECT_EQ(second.first_gpu, 2);
+  EXPECT_EQ(second.choice("gpus").value, "2-3");
+  EXPECT_EQ(second.choice("gpus").why, "those of process 1, which sees the GPUs of all");
+  EXPECT_EQ(last.choice("gpus").value, "3");
+  EXPECT_EQ(isolated.first_gpu, 0);
+  EXPECT_EQ(isolated.choice("gpus").value, "0-3");
+  EXPECT_EQ(isolated.choice("gpus").why, "the first that process 1 sees, as it does not see those of all");
+  EXPECT_EQ(second.memory.total, of(4, 1, 0).memory.total) << "of a rank";
+  for (const Choice& each : of(4, 1, 0).choices) EXPECT_NE(each.field, "gpus") << "one process has all";
+  EXPECT_NE(refusal({.tensor_parallel = 8}, "h200x4").find("there are 4 GPUs"), std::string::npos);
+  EXPECT_NE(refusal({.tensor_parallel = 8, .processes = 2}, "h200x1")
+                .find("there is one GPU for each of 2 processes"),
+            std::string::npos);
+  EXPECT_EQ(refusal({.tensor_parallel = 4, .data_parallel = 2, .processes = 2}, "h200x4"),
+            "--dp 2: GPUs with sequences of their own are one process's; leave --nnodes out; give 1");
 }
 
 TEST(Plan, GroupsWithSequencesOfTheirOwnMayLieInSeveralProcesses) {

@@ -318,6 +318,7 @@ void fill(const Situation& s, Plan& plan) {
   plan.threads = whole(Field::threads);
   plan.pin_threads = s.at(Field::pinning).value == "one CPU a thread";
   plan.tensor_parallel = whole(Field::tensor_parallel);
+  plan.first_gpu = whole(Field::gpus);
   plan.expert_parallel = whole(Field::expert_parallel);
   plan.data_parallel = owners_of(s);
   plan.experts_everywhere = has_expert_copies(s);

@@ -113,10 +113,13 @@ constexpr Rule rules[] = {
      true},
 
     {"one-rank-a-gpu", Field::tensor_parallel, Effect::remove,
-     [](const S& s, const C& c) { return s.on_gpu() && c.number > s.machine.gpu.count; },
+     [](const S& s, const C& c) {
+       return s.on_gpu() && c.number > std::max(s.options.processes, 1) * s.machine.gpu.count;
+     },
      [](const S& s, const C&) {
-       return s.machine.gpu.count == 1 ? std::string("there is one GPU")
-                                       : "there are " + number(s.machine.gpu.count) + " GPUs";
+       return (s.machine.gpu.count == 1 ? std::string("there is one GPU")
+                                        : "there are " + number(s.machine.gpu.count) + " GPUs") +
+              (s.options.processes > 1 ? " for each of " + number(s.options.processes) + " processes" : "");
      }},
     {"gpus-reach-each-other", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return s.on_gpu() && c.number > 1 && !s.machine.gpu.peer_problem.empty(); },
@@ -173,13 +176,6 @@ constexpr Rule rules[] = {
               mebibytes(memory_budget(s)) + " of a GPU may be taken";
      }},
 
-    {"gpus-of-one-process", Field::processes, Effect::remove,
-     [](const S& s, const C& c) { return s.on_gpu() && c.number > 1; },
-     [](const S&, const C&) {
-       return std::string(
-           "several processes share the ranks of CPUs (--device cpu); GPUs of one host are one process's");
-     },
-     true},
     {"processes-divide-ranks", Field::processes, Effect::remove,
      [](const S& s, const C& c) { return s.number(Field::tensor_parallel) % rank_number(c) != 0; },
      [](const S& s, const C& c) {
@@ -235,6 +231,12 @@ constexpr Rule rules[] = {
      [](const S& s, const C&) {
        return "--tp counts all ranks, which are " + s.at(Field::tensor_parallel).value +
               ", and --dp divides them into groups of one size";
+     },
+     true},
+    {"gpu-processes-share-sequences", Field::data_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && c.number > 1 && s.options.processes > 1; },
+     [](const S&, const C&) {
+       return std::string("GPUs with sequences of their own are one process's; leave --nnodes out");
      },
      true},
     {"owners-exchange-experts", Field::data_parallel, Effect::remove,

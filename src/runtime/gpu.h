@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_source.h"
+#include "comm/process_links.h"
 #include "plan/machine.h"
 #include "runtime/worker.h"
 
@@ -51,9 +52,18 @@ struct GpuWeights {
   std::function<void(double done, double total)> progress;  // bytes of the source; empty: nobody asks
 };
 
-// A worker on this process's first GPU. Takes all memory that steps within the limits need, fills the
-// weights, captures the graphs and holds each to the bits of a step without one.
+// Where some of this process's GPUs are, which no two of a host share.
+std::vector<std::string> gpu_addresses(int first, int count);
+
+// A worker on this process's GPUs, from limits.device on. Takes all memory that steps within the limits need,
+// fills the weights, captures the graphs and holds each to the bits of a step without one. Of the ranks the
+// processes of `links` have an equal share each, and this is the first of them; without it all are here.
 Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuWeights weights,
-                                                 const WorkerLimits& limits);
+                                                 const WorkerLimits& limits,
+                                                 std::unique_ptr<ProcessLinks> links = nullptr);
+// In another process than the first: makes that one's steps, until it has ended. `ready` is called once they
+// can come.
+Status follow_gpu_worker(const ModelConfig& config, GpuWeights weights, const WorkerLimits& limits,
+                         std::unique_ptr<ProcessLinks> links, const std::function<void()>& ready);
 
 }  // namespace nibble

@@ -1,5 +1,6 @@
 #include "runtime/step_message.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <type_traits>
@@ -9,7 +10,7 @@ namespace {
 
 struct SequenceOnTheWire {
   std::int32_t owner = 0, row_begin = 0, row_count = 0, first_position = 0, state = 0, resumes = 0;
-  std::int32_t logit_begin = 0, logit_count = 0;
+  std::int32_t logit_begin = 0, logit_count = 0, draft_count = 0, awaits = 0;
   std::array<std::int32_t, page_groups> pages{};
   std::int32_t snapshots = 0;
 };
@@ -82,6 +83,8 @@ void write_step(const Batch& batch, std::vector<std::byte>& bytes) {
                            .resumes = each.resumes,
                            .logit_begin = each.logit_begin,
                            .logit_count = each.logit_count,
+                           .draft_count = each.draft_count,
+                           .awaits = each.awaits,
                            .snapshots = static_cast<std::int32_t>(each.snapshots.size())};
     for (std::size_t group = 0; group < each.pages.size(); ++group) {
       wire.pages[group] = static_cast<std::int32_t>(each.pages[group].size());
@@ -96,6 +99,7 @@ void write_step(const Batch& batch, std::vector<std::byte>& bytes) {
 
 Status ReceivedStep::read(std::span<const std::byte> bytes) {
   const Status odd = internal_error("a step came that is none");
+  const auto before = static_cast<std::int32_t>(batch_.sequences.size());
   batch_.clear();
   Reader reader(bytes);
   std::vector<SequenceOnTheWire> sequences;
@@ -114,8 +118,11 @@ Status ReceivedStep::read(std::span<const std::byte> bytes) {
     sequence.resumes = each.resumes;
     sequence.logit_begin = each.logit_begin;
     sequence.logit_count = each.logit_count;
+    sequence.draft_count = each.draft_count;
+    sequence.awaits = each.awaits;
     if (!lies_within(each.row_begin, each.row_count, batch_.tokens.size()) ||
-        !lies_within(each.logit_begin, each.logit_count, batch_.logit_rows.size()) ||
+        !lies_within(each.logit_begin, each.logit_count, batch_.logit_rows.size()) || each.draft_count < 0 ||
+        each.draft_count > std::max(each.row_count - 1, 0) || each.awaits < -1 || each.awaits >= before ||
         each.first_position < 0 || each.owner < 0 || each.owner >= owners_)
       return odd;
     for (std::size_t group = 0; group < each.pages.size(); ++group) {

@@ -1,5 +1,6 @@
-// What ranks of another process have to know of a step: its rows, whose they are, where their keys, values
-// and states lie, and which rows' logits are wanted. What is chosen from them is the first process's affair.
+// What ranks of another process have to know of a step: its rows, whose they are, which are drafts or tokens
+// of the step before, where their keys, values and states lie, and which rows' logits are wanted. What is
+// chosen from them is the first process's affair.
 #pragma once
 
 #include <cstddef>

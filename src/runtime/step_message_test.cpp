@@ -29,6 +29,7 @@ Example example_of(unsigned seed) {
     sequence.owner = below(owners);
     sequence.row_begin = static_cast<int>(example.batch.tokens.size());
     sequence.row_count = 1 + below(6);
+    sequence.draft_count = below(static_cast<unsigned>(sequence.row_count));
     sequence.first_position = below(10'000);
     sequence.state = below(4) - 1;
     sequence.resumes = below(4) - 1;
@@ -74,6 +75,7 @@ TEST(StepMessage, BringsAllThatRanksLookAt) {
       ASSERT_EQ(is.resumes, was.resumes);
       ASSERT_EQ(is.logit_begin, was.logit_begin);
       ASSERT_EQ(is.logit_count, was.logit_count);
+      ASSERT_EQ(is.draft_count, was.draft_count);
       for (std::size_t group = 0; group < is.pages.size(); ++group)
         ASSERT_TRUE(std::ranges::equal(is.pages[group], was.pages[group]));
       ASSERT_EQ(is.snapshots.size(), was.snapshots.size());
@@ -101,6 +103,27 @@ TEST(StepMessage, CutOrChangedBytesAreRefusedOrMeanAStepWithinBounds) {
         EXPECT_LE(static_cast<std::size_t>(each.row_begin + each.row_count), step.batch().tokens.size());
         EXPECT_TRUE(each.owner >= 0 && each.owner < owners);
       }
+    }
+  }
+}
+
+TEST(StepMessage, ATokenIsAwaitedOfASequenceOfTheStepBefore) {
+  std::vector<std::byte> bytes;
+  const auto step_of = [&](int awaits) {
+    Batch batch;
+    batch.tokens = {awaits < 0 ? 7 : -1, 8};
+    batch.sequences = {{.row_begin = 0, .row_count = 1, .awaits = awaits}, {.row_begin = 1, .row_count = 1}};
+    write_step(batch, bytes);
+  };
+  for (const int awaits : {-2, -1, 0, 1, 2}) {
+    ReceivedStep step(1);
+    step_of(-1);
+    ASSERT_TRUE(step.read(bytes).ok());
+    step_of(awaits);
+    const bool can_be = awaits >= -1 && awaits < 2;
+    ASSERT_EQ(step.read(bytes).ok(), can_be) << awaits;
+    if (can_be) {
+      EXPECT_EQ(step.batch().sequences[0].awaits, awaits);
     }
   }
 }

@@ -2,8 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -69,31 +71,85 @@ void probe_gpus(Machine& machine) {
   });
 }
 
-Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuWeights weights,
-                                                 const WorkerLimits& limits) {
-  std::unique_ptr<PinnedPieces> pieces;
-  if (weights.source && limits.ranks > 1) {
-    NIBBLE_ASSIGN(pieces, PinnedPieces::make(PinnedPieces::places_of_rank * limits.ranks));
+std::vector<std::string> gpu_addresses(int first, int count) {
+  std::vector<std::string> addresses;
+  for (int device = first; device < first + count; ++device) {
+    cudaDeviceProp properties{};
+    cuda_check(cudaGetDeviceProperties(&properties, device));
+    char text[32];
+    std::snprintf(text, sizeof text, "%04x:%02x:%02x", static_cast<unsigned>(properties.pciDomainID),
+                  static_cast<unsigned>(properties.pciBusID), static_cast<unsigned>(properties.pciDeviceID));
+    addresses.emplace_back(text);
   }
-  const auto load = [&](const CudaPlace& place, int device) -> Result<std::unique_ptr<GpuRank>> {
+  return addresses;
+}
+
+namespace {
+
+// The ranks of this process.
+struct RanksHere {
+  int first = 0, count = 1;
+};
+
+// How each of them gets its weights.
+class RankLoader {
+ public:
+  static Result<RankLoader> make(const ModelConfig& config, const GpuWeights& weights,
+                                 const WorkerLimits& limits, const ProcessLinks* links) {
+    const RanksHere here = links == nullptr ? RanksHere{.count = limits.ranks}
+                                            : RanksHere{links->first_rank(), links->ranks_here()};
+    RankLoader loader(config, weights, limits, here);
+    if (weights.source && here.count > 1) {
+      NIBBLE_ASSIGN(loader.pieces_, PinnedPieces::make(PinnedPieces::places_of_rank * here.count));
+    }
+    return Result<RankLoader>(std::move(loader));
+  }
+
+  Result<std::unique_ptr<GpuRank>> operator()(const CudaPlace& place, int device) const {
     cuda_check(cudaSetDevice(device));
     if (const Status places = check_places(waiting_grids()); !places.ok())
       return Status(places.code(), places.message() + ": give --device cpu, and report this");
-    if (!weights.source) {
-      RandomWeights random(weights.seed);
-      return GpuRank::load(config, place, device, random, limits);
+    if (!weights_->source) {
+      RandomWeights random(weights_->seed);
+      return GpuRank::load(*config_, place, device, random, *limits_);
     }
     // Each rank reads its part alone, over its own link, and what others want too with them; one of them
     // tells of all.
-    ThreadPool threads(threads_of_rank(limits.threads, limits.ranks, place.part.rank));
-    WeightUploadOptions options{.pieces = pieces.get(), .progress = {}};
-    if (place.part.rank == 0) options.progress = weights.progress;
-    NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(*weights.source, threads, std::move(options)));
-    return GpuRank::load(config, place, device, upload, limits);
-  };
-  NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, GpuWorker::start(config, load, limits));
+    ThreadPool threads(threads_of_rank(limits_->threads, here_.count, device - limits_->device));
+    WeightUploadOptions options{.pieces = pieces_.get(), .progress = {}};
+    if (here_.first == 0 && device == limits_->device) options.progress = weights_->progress;
+    NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(*weights_->source, threads, std::move(options)));
+    return GpuRank::load(*config_, place, device, upload, *limits_);
+  }
+
+ private:
+  RankLoader(const ModelConfig& config, const GpuWeights& weights, const WorkerLimits& limits,
+             const RanksHere& here)
+      : config_(&config), weights_(&weights), limits_(&limits), here_(here) {}
+
+  const ModelConfig* config_;
+  const GpuWeights* weights_;
+  const WorkerLimits* limits_;
+  RanksHere here_;
+  std::unique_ptr<PinnedPieces> pieces_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuWeights weights,
+                                                 const WorkerLimits& limits,
+                                                 std::unique_ptr<ProcessLinks> links) {
+  NIBBLE_ASSIGN(const RankLoader load, RankLoader::make(config, weights, limits, links.get()));
+  NIBBLE_ASSIGN(std::unique_ptr<Worker> worker,
+                GpuWorker::start(config, std::cref(load), limits, std::move(links)));
   if (weights.source) NIBBLE_RETURN_IF_ERROR(weights.source->intact());
   return worker;
+}
+
+Status follow_gpu_worker(const ModelConfig& config, GpuWeights weights, const WorkerLimits& limits,
+                         std::unique_ptr<ProcessLinks> links, const std::function<void()>& ready) {
+  NIBBLE_ASSIGN(const RankLoader load, RankLoader::make(config, weights, limits, links.get()));
+  return GpuWorker::follow(config, std::cref(load), limits, std::move(links), ready);
 }
 
 }  // namespace nibble

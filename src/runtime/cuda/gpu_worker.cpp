@@ -28,7 +28,7 @@ std::int64_t free_device_bytes() {
   return static_cast<std::int64_t>(available);
 }
 
-// task(rank) for each rank in a thread, the first in the caller's; the first error.
+// task(index) for each rank in a thread, the first in the caller's; the first error.
 Status at_once(int ranks, const std::function<Status(int)>& task) {
   std::vector<Status> results(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
@@ -58,19 +58,23 @@ Status GpuWorker::Rooms::failure(int rank) const {
                         : groups[static_cast<std::size_t>(rank / sharers)]->failure(rank % sharers);
 }
 
-Result<GpuWorker::Places> GpuWorker::places_of(const ModelConfig& config, const WorkerLimits& limits) {
+Result<GpuWorker::Places> GpuWorker::places_of(const ModelConfig& config, const WorkerLimits& limits,
+                                               const GpuProcesses* processes) {
+  NIBBLE_CHECK(processes == nullptr || limits.owners == 1, "the first process has all samplers");
   Places made;
   Rooms& rooms = made.rooms;
   rooms.sharers = limits.ranks / limits.owners;
-  made.tokens.resize(static_cast<std::size_t>(limits.ranks));
+  const int first_here = processes == nullptr ? 0 : processes->first_rank();
+  const int here = processes == nullptr ? limits.ranks : processes->ranks_here();
+  made.tokens.resize(static_cast<std::size_t>(here));
   if (limits.ranks == 1) {
     made.places.push_back({.part = whole_model(config)});
     return made;
   }
   NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
-  std::vector<int> devices(static_cast<std::size_t>(limits.ranks));
+  std::vector<int> devices(static_cast<std::size_t>(here));
   std::iota(devices.begin(), devices.end(), limits.device);
-  for (int rank = 0; rank < limits.ranks; ++rank) {
+  for (int rank = first_here; rank < first_here + here; ++rank) {
     const RankPart part = limits.owners > 1 ? owner_part(traits, limits.ranks, limits.owners, rank)
                                             : rank_part(traits, limits.ranks, limits.expert_ranks, rank);
     NIBBLE_ASSIGN(const CudaPart own, cuda_part(config, part, limits.experts_everywhere));
@@ -89,26 +93,33 @@ Result<GpuWorker::Places> GpuWorker::places_of(const ModelConfig& config, const 
   const std::size_t rows = static_cast<std::size_t>(limits.max_logit_rows);
   DeviceArena counted;
   counted.take<SampledToken>(rows);
-  for (int first = 0; rooms.sharers > 1 && first < limits.ranks; first += rooms.sharers) {
-    const std::span<const int> of_group =
-        std::span(devices).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rooms.sharers));
+  // Of a group; in several processes there is one.
+  const int sharers_here = std::min(rooms.sharers, here);
+  for (int first = 0; rooms.sharers > 1 && first < here; first += sharers_here) {
+    const PeerDevices of_group{.here = std::span(devices).subspan(static_cast<std::size_t>(first),
+                                                                  static_cast<std::size_t>(sharers_here)),
+                               .first = first_here,
+                               .others = processes == nullptr ? nullptr : &processes->handles()};
     NIBBLE_ASSIGN(
         std::unique_ptr<PeerRooms> group,
         PeerRooms::make(of_group, counted.used() + shared.of_sequences, limits.gpu_rank_deadline, first));
-    for (int i = 0; i < rooms.sharers; ++i) {
-      const std::size_t rank = static_cast<std::size_t>(first + i);
-      CudaPlace& place = made.places[rank];
-      place.room = &group->of(i);
-      place.shared = DeviceArena(group->content(i));
-      made.tokens[rank] = place.shared.take<SampledToken>(rows);
+    for (int i = 0; i < sharers_here; ++i) {
+      const std::size_t index = static_cast<std::size_t>(first + i);
+      CudaPlace& place = made.places[index];
+      place.room = &group->of(first_here + i);
+      place.shared = DeviceArena(group->content(first_here + i));
+      made.tokens[index] = place.shared.take<SampledToken>(rows);
     }
     rooms.groups.push_back(std::move(group));
   }
   return made;
 }
 
-GpuWorker::GpuWorker(Rooms rooms, std::vector<Member> ranks, const WorkerLimits& limits)
-    : rooms_(std::move(rooms)), ranks_(std::move(ranks)), own_{OwnerSteps(limits), OwnerSteps(limits)} {
+GpuWorker::GpuWorker(Ties ties, std::vector<Member> ranks, const WorkerLimits& limits)
+    : processes_(std::move(ties.processes)),
+      rooms_(std::move(ties.rooms)),
+      ranks_(std::move(ranks)),
+      own_{OwnerSteps(limits), OwnerSteps(limits)} {
   own_results_.reserve(static_cast<std::size_t>(limits.owner_sequences));
 }
 
@@ -119,6 +130,7 @@ GpuWorker::~GpuWorker() {
     const OnDevice on(member.rank->device());
     member.rank->stream().wait();
   }
+  if (processes_ != nullptr) processes_->end();
   for (Member& member : ranks_) {
     const OnDevice on(member.rank->device());
     member = {};
@@ -134,49 +146,86 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, Weig
       limits);
 }
 
-Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, const LoadRank& load,
-                                                 const WorkerLimits& limits) {
+Result<std::unique_ptr<GpuWorker>> GpuWorker::start_ranks(const ModelConfig& config, const LoadRank& load,
+                                                          const WorkerLimits& limits,
+                                                          std::unique_ptr<ProcessLinks> links) {
   cuda_check(cudaSetDevice(limits.device));
   const std::int64_t free_before = free_device_bytes();
-  NIBBLE_ASSIGN(Places made, places_of(config, limits));
+  Ties ties;
+  if (links != nullptr) ties.processes = std::make_unique<GpuProcesses>(std::move(links));
+  NIBBLE_ASSIGN(Places made, places_of(config, limits, ties.processes.get()));
+  ties.rooms = std::move(made.rooms);
+  const int here = static_cast<int>(made.places.size()), sharers = ties.rooms.sharers;
+  const bool samples = ties.processes == nullptr || ties.processes->is_first();
   std::vector<Member> members(made.places.size());
-  NIBBLE_RETURN_IF_ERROR(at_once(limits.ranks, [&](int rank) -> Status {
-    Member& member = members[static_cast<std::size_t>(rank)];
-    NIBBLE_ASSIGN(member.rank, load(made.places[static_cast<std::size_t>(rank)], limits.device + rank));
+  NIBBLE_RETURN_IF_ERROR(at_once(here, [&](int index) -> Status {
+    Member& member = members[static_cast<std::size_t>(index)];
+    NIBBLE_ASSIGN(member.rank, load(made.places[static_cast<std::size_t>(index)], limits.device + index));
     member.rank->use_device();
-    member.tokens = made.tokens[static_cast<std::size_t>(rank)];
+    member.tokens = made.tokens[static_cast<std::size_t>(index)];
     for (CudaEvent& done : member.done) done = new_event();
     member.rank->stream().wait();
-    if (rank % made.rooms.sharers != 0) return {};
+    if (index % sharers != 0 || !samples) return {};
     NIBBLE_ASSIGN(member.sampler,
                   GpuSampler::allocate(limits_of_owner(limits), static_cast<int>(config.vocab_size),
                                        member.rank->model().gathered_logits()));
     return {};
   }));
-  std::unique_ptr<GpuWorker> worker(new GpuWorker(std::move(made.rooms), std::move(members), limits));
-  NIBBLE_RETURN_IF_ERROR(at_once(limits.ranks, [&](int index) {
+  std::unique_ptr<GpuWorker> worker(new GpuWorker(std::move(ties), std::move(members), limits));
+  NIBBLE_RETURN_IF_ERROR(at_once(here, [&](int index) {
     Member& member = worker->ranks_[static_cast<std::size_t>(index)];
     member.rank->use_device();
     return member.sampler ? member.rank->prepare(member.sampler->chosen(), member.sampler->logits(), limits)
                           : member.rank->prepare(member.tokens, nullptr, limits);
   }));
+  GpuProcesses* const processes = worker->processes_.get();
+  if (processes != nullptr) {
+    processes->begin();
+    NIBBLE_RETURN_IF_ERROR(processes->meet());
+  }
   if (limits.graphs) {
-    NIBBLE_RETURN_IF_ERROR(
-        at_once(limits.ranks, [&](int rank) { return worker->hold_graphs_to_eager_bits(rank, limits); }));
+    const Status held =
+        at_once(here, [&](int index) { return worker->hold_graphs_to_eager_bits(index, limits); });
+    if (!held.ok()) return worker->failed(held);
   }
   for (const Member& member : worker->ranks_) member.rank->forget_ran();
   NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
   worker->names_ = {.experts = expert_kernel_of(traits),
                     .attention = traits.attention == AttentionKind::latent ? "sm90_mla" : "sm90_attention"};
   worker->device_bytes_ = free_before - free_device_bytes();
-  if (limits.ranks > 1) {
+  if (here > 1) {
     const RankThreads::Patience patience{.deadline = 2 * limits.gpu_rank_deadline + std::chrono::seconds(1)};
-    worker->threads_.emplace(limits.ranks, patience, [at = worker.get()](int rank) {
-      at->ranks_[static_cast<std::size_t>(rank)].rank->use_device();
-      return at->task_(rank);
+    worker->threads_.emplace(here, patience, [at = worker.get()](int index) {
+      at->ranks_[static_cast<std::size_t>(index)].rank->use_device();
+      return at->task_(index);
     });
   }
+  if (processes != nullptr) NIBBLE_RETURN_IF_ERROR(processes->become_ready());
+  return worker;
+}
+
+Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, const LoadRank& load,
+                                                 const WorkerLimits& limits,
+                                                 std::unique_ptr<ProcessLinks> links) {
+  NIBBLE_ASSIGN(std::unique_ptr<GpuWorker> worker, start_ranks(config, load, limits, std::move(links)));
   return std::unique_ptr<Worker>(std::move(worker));
+}
+
+Status GpuWorker::follow(const ModelConfig& config, const LoadRank& load, const WorkerLimits& limits,
+                         std::unique_ptr<ProcessLinks> links, const std::function<void()>& ready) {
+  NIBBLE_ASSIGN(const std::unique_ptr<GpuWorker> worker, start_ranks(config, load, limits, std::move(links)));
+  ready();
+  GpuProcesses& first = *worker->processes_;
+  while (true) {
+    NIBBLE_ASSIGN(const std::optional<GpuProcesses::Call> call, first.next());
+    if (!call) return {};
+    switch (*call) {
+      case GpuProcesses::Call::begin: return internal_error("process 0 begins twice");
+      case GpuProcesses::Call::forward: NIBBLE_RETURN_IF_ERROR(worker->forward(first.batch())); break;
+      case GpuProcesses::Call::choose: NIBBLE_RETURN_IF_ERROR(worker->choose(first.batch())); break;
+      case GpuProcesses::Call::finish: NIBBLE_RETURN_IF_ERROR(worker->await_oldest().status()); break;
+    }
+  }
 }
 
 RanTable GpuWorker::ran() const {
@@ -214,8 +263,17 @@ RanTable GpuWorker::ran() const {
   return table;
 }
 
+Status GpuWorker::failed(const Status& why) const {
+  return processes_ == nullptr ? why : processes_->failed(why);
+}
+
 Status GpuWorker::on_all(std::function<Status(int)> task) {
   task_ = std::move(task);
+  const Status outcome = run_all();
+  return outcome.ok() ? outcome : failed(outcome);
+}
+
+Status GpuWorker::run_all() {
   if (threads_) return threads_->run();
   // Every thread begins with device 0, and steps may run on another one than the worker was started on.
   first().use_device();
@@ -225,6 +283,7 @@ Status GpuWorker::on_all(std::function<Status(int)> task) {
 Status GpuWorker::forward(const Batch& batch) {
   NIBBLE_CHECK(begun_ < 2 && chosen_,
                "a step begins once the one before it is chosen and the one before that finished");
+  if (is_first_of_several()) processes_->tell(GpuProcesses::Call::forward, &batch);
   newest_ = other(newest_);
   chosen_ = false;
   ++begun_;
@@ -233,50 +292,57 @@ Status GpuWorker::forward(const Batch& batch) {
     own_[newest_].divide(batch, &own_[other(newest_)]);
     most_rows = own_[newest_].most_rows();
   }
-  return on_all([&](int rank) {
-    return ranks_[static_cast<std::size_t>(rank)].rank->forward(batch_of(rank, newest_, batch), most_rows,
-                                                                rank == 0 ? times_ : nullptr);
+  return on_all([&](int index) {
+    return ranks_[static_cast<std::size_t>(index)].rank->forward(batch_of(index, newest_, batch), most_rows,
+                                                                 index == 0 ? times_ : nullptr);
   });
 }
 
-const Batch& GpuWorker::batch_of(int rank, GpuSampler::Place place, const Batch& batch) const {
-  return own_[place].empty() ? batch : own_[place].of(rank / rooms_.sharers).batch;
+const Batch& GpuWorker::batch_of(int index, GpuSampler::Place place, const Batch& batch) const {
+  return own_[place].empty() ? batch : own_[place].of(index / rooms_.sharers).batch;
 }
 
 Status GpuWorker::choose(const Batch& batch) {
   NIBBLE_CHECK(!chosen_, "a step's tokens are chosen once");
+  if (is_first_of_several()) processes_->tell(GpuProcesses::Call::choose);
   chosen_ = true;
   own_[newest_].refresh(batch);
-  return on_all([&](int rank) { return choose_on(rank, batch_of(rank, newest_, batch)); });
+  return on_all([&](int index) { return choose_on(index, batch_of(index, newest_, batch)); });
 }
 
-Status GpuWorker::choose_on(int rank, const Batch& batch) {
-  Member& member = ranks_[static_cast<std::size_t>(rank)];
+Status GpuWorker::choose_on(int index, const Batch& batch) {
+  Member& member = ranks_[static_cast<std::size_t>(index)];
   GpuRank& own = *member.rank;
   const cudaStream_t stream = own.stream().get();
-  const TimedScope scope(rank == 0 ? times_ : nullptr, "launches of sampling");
+  const TimedScope scope(index == 0 ? times_ : nullptr, "launches of sampling");
   if (member.sampler) {
     const StepShape& shape = own.newest_shape();
     NIBBLE_RETURN_IF_ERROR(member.sampler->queue(batch, own.inputs().params(shape),
                                                  own.inputs().targets(shape), newest_, stream));
   }
   NIBBLE_RETURN_IF_ERROR(
-      own.share_tokens(sampler_of(rank).chosen(), member.tokens, static_cast<int>(batch.logit_rows.size())));
+      own.share_tokens(chosen_for(index), member.tokens, static_cast<int>(batch.logit_rows.size())));
   cuda_check(cudaEventRecord(member.done[newest_].get(), stream));
   return {};
 }
 
-Status GpuWorker::finish(const Batch& batch, std::span<StepResult> results) {
-  NIBBLE_CHECK(begun_ > (chosen_ ? 0 : 1) && results.size() == batch.sequences.size(),
-               "one result a sequence");
+Result<GpuSampler::Place> GpuWorker::await_oldest() {
+  NIBBLE_CHECK(begun_ > (chosen_ ? 0 : 1), "a step is finished once it is chosen");
   const GpuSampler::Place oldest = begun_ == 2 ? other(newest_) : newest_;
-  NIBBLE_RETURN_IF_ERROR(on_all([&](int rank) -> Status {
-    const Member& member = ranks_[static_cast<std::size_t>(rank)];
-    const TimedScope scope(rank == 0 ? times_ : nullptr, "waiting for the GPU");
+  NIBBLE_RETURN_IF_ERROR(on_all([&](int index) -> Status {
+    const Member& member = ranks_[static_cast<std::size_t>(index)];
+    const TimedScope scope(index == 0 ? times_ : nullptr, "waiting for the GPU");
     member.rank->require(cudaEventSynchronize(member.done[oldest].get()));
-    return rooms_.failure(rank);
+    return rooms_.failure(first_rank() + index);
   }));
   --begun_;
+  return oldest;
+}
+
+Status GpuWorker::finish(const Batch& batch, std::span<StepResult> results) {
+  NIBBLE_CHECK(results.size() == batch.sequences.size(), "one result a sequence");
+  if (is_first_of_several()) processes_->tell(GpuProcesses::Call::finish);
+  NIBBLE_ASSIGN(const GpuSampler::Place oldest, await_oldest());
   if (own_[oldest].empty()) {
     ranks_[0].sampler->collect(batch, oldest, results);
     return {};
@@ -307,10 +373,10 @@ bool GpuWorker::may_choose_behind(const Batch& next) const {
   });
 }
 
-Status GpuWorker::hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits) {
-  GpuRank& own = *ranks_[static_cast<std::size_t>(rank)].rank;
+Status GpuWorker::hold_graphs_to_eager_bits(int index, const WorkerLimits& limits) {
+  GpuRank& own = *ranks_[static_cast<std::size_t>(index)].rank;
   own.use_device();
-  std::optional<GpuSampler>& sampler = ranks_[static_cast<std::size_t>(rank)].sampler;
+  std::optional<GpuSampler>& sampler = ranks_[static_cast<std::size_t>(index)].sampler;
   const ModelConfig& config = own.model().config();
   const std::size_t vocabulary = static_cast<std::size_t>(config.vocab_size);
   const std::span<const DecodeGraphs::Captured> graphs = own.graphs().all();
@@ -330,7 +396,7 @@ Status GpuWorker::hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits
                                counts.as<std::uint32_t>() + at, stream);
     }
     own.stream().wait();  // the next size's inputs take the place of these
-    NIBBLE_RETURN_IF_ERROR(rooms_.failure(rank));
+    NIBBLE_RETURN_IF_ERROR(rooms_.failure(first_rank() + index));
   }
   counts.copy_to(std::span(unlike));
   for (std::size_t at = 0; at < graphs.size(); ++at) {

@@ -8,6 +8,9 @@
 //
 // Ranks have a thread each and do all of it alike, but for sampling, whose tokens the first one gives to all.
 // Where each has sequences of its own, it has their part of a step, and samples them.
+//
+// Ranks may be of several processes of one host, neighbours in each. Then the first process, with the first
+// rank, has the batches and the results, and the others make each call of a step that it makes.
 #pragma once
 
 #include <functional>
@@ -18,6 +21,7 @@
 #include "comm/cuda/peer_rooms.h"
 #include "runtime/cuda/gpu_rank.h"
 #include "runtime/cuda/gpu_sampler.h"
+#include "runtime/gpu_processes.h"
 #include "runtime/owner_steps.h"
 #include "runtime/rank_threads.h"
 #include "runtime/worker.h"
@@ -32,9 +36,15 @@ class GpuWorker final : public Worker {
   // On the device that the limits name, which it makes the calling thread's. Steps may run on another thread.
   static Result<std::unique_ptr<Worker>> start(const ModelConfig& config, WeightFeed& feed,
                                                const WorkerLimits& limits);
-  // On limits.ranks devices from limits.device on.
+  // On limits.ranks devices from limits.device on; without `links` all are here. With them this is the first
+  // process, which waits for the others.
   static Result<std::unique_ptr<Worker>> start(const ModelConfig& config, const LoadRank& load,
-                                               const WorkerLimits& limits);
+                                               const WorkerLimits& limits,
+                                               std::unique_ptr<ProcessLinks> links = nullptr);
+  // In another process than the first: makes the calls that the first one makes, until that has ended.
+  // `ready` is called once steps can come.
+  static Status follow(const ModelConfig& config, const LoadRank& load, const WorkerLimits& limits,
+                       std::unique_ptr<ProcessLinks> links, const std::function<void()>& ready);
 
   ~GpuWorker() override;
 
@@ -44,6 +54,7 @@ class GpuWorker final : public Worker {
   bool may_begin_behind(const Batch& next) const override;
   bool may_choose_behind(const Batch& next) const override;
   void time_ops(TimeTable* table) override { times_ = table; }
+  Status failure() const override { return processes_ == nullptr ? Status() : processes_->failure(); }
   RanTable ran() const override;
   int threads() const override { return static_cast<int>(ranks_.size()); }
   std::int64_t mapped_bytes() const override { return 0; }
@@ -58,13 +69,17 @@ class GpuWorker final : public Worker {
     std::unique_ptr<PeerRooms> all;                  // null where all ranks have all sequences
     Status failure(int rank) const;
   };
-  // The ranks' parts of a model, and what of their rooms each begins with.
+  // The parts of this process's ranks, and what of their rooms each begins with.
   struct Places {
     Rooms rooms;
     std::vector<CudaPlace> places;
     std::vector<SampledToken*> tokens;
   };
-  static Result<Places> places_of(const ModelConfig& config, const WorkerLimits& limits);
+  static Result<Places> places_of(const ModelConfig& config, const WorkerLimits& limits,
+                                  const GpuProcesses* processes);
+  static Result<std::unique_ptr<GpuWorker>> start_ranks(const ModelConfig& config, const LoadRank& load,
+                                                        const WorkerLimits& limits,
+                                                        std::unique_ptr<ProcessLinks> links);
 
   // A rank with what it has for steps of this worker.
   struct Member {
@@ -73,7 +88,11 @@ class GpuWorker final : public Worker {
     SampledToken* tokens = nullptr;     // on others: where the first one's tokens come to
     CudaEvent done[2];                  // by GpuSampler::Place: that its step is done
   };
-  GpuWorker(Rooms rooms, std::vector<Member> ranks, const WorkerLimits& limits);
+  struct Ties {
+    std::unique_ptr<GpuProcesses> processes;
+    Rooms rooms;
+  };
+  GpuWorker(Ties ties, std::vector<Member> ranks, const WorkerLimits& limits);
 
   // The plan's names of what runs.
   struct Names {
@@ -81,21 +100,31 @@ class GpuWorker final : public Worker {
   };
 
   GpuRank& first() const { return *ranks_[0].rank; }
-  // task(rank) on every rank's thread; the first rank's is the caller's.
+  int first_rank() const { return processes_ == nullptr ? 0 : processes_->first_rank(); }
+  bool is_first_of_several() const { return processes_ != nullptr && processes_->is_first(); }
+  // Why a step has failed, told to the other processes.
+  Status failed(const Status& why) const;
+  // task(index) on the thread of each rank of this process; the first one's is the caller's.
   Status on_all(std::function<Status(int)> task);
+  Status run_all();
   // One step of each size with its graph and without: refused where a bit differs.
-  Status hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits);
-  Status choose_on(int rank, const Batch& batch);
-  const GpuSampler& sampler_of(int rank) const {
-    return *ranks_[static_cast<std::size_t>(rank / rooms_.sharers * rooms_.sharers)].sampler;
+  Status hold_graphs_to_eager_bits(int index, const WorkerLimits& limits);
+  Status choose_on(int index, const Batch& batch);
+  // Where the tokens of a rank's sequences are chosen; null: in another process.
+  const SampledToken* chosen_for(int index) const {
+    const auto& sampler = ranks_[static_cast<std::size_t>(index / rooms_.sharers * rooms_.sharers)].sampler;
+    return sampler ? sampler->chosen() : nullptr;
   }
+  // Returns when the older step is done; its place.
+  Result<GpuSampler::Place> await_oldest();
   // What a rank has of the step at that place.
-  const Batch& batch_of(int rank, GpuSampler::Place place, const Batch& batch) const;
+  const Batch& batch_of(int index, GpuSampler::Place place, const Batch& batch) const;
 
   Names names_;
+  std::unique_ptr<GpuProcesses> processes_;  // null: this one is alone
   Rooms rooms_;
-  std::vector<Member> ranks_;
-  OwnerSteps own_[2];  // by place; empty where all ranks have all sequences
+  std::vector<Member> ranks_;  // of this process
+  OwnerSteps own_[2];          // by place; empty where all ranks have all sequences
   std::vector<StepResult> own_results_;
   GpuSampler::Place newest_ = GpuSampler::first;
   int begun_ = 0;       // steps, and not finished
