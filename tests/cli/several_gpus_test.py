@@ -65,6 +65,28 @@ def test_gpus_in_two_processes_answer_as_one_does(model, ranks, options):
     assert answer_in(ends[0][1]) == answer_alone(model)
 
 
+def test_prompts_in_chunks_sequences_in_company_and_drafts_too():
+    prompts = [word for length in (5, 90, 9) for word in ("--prompt-ids", ",".join(str(3 + i % 7 * 11) for i in range(length)))]
+    asked = (*prompts, "--temperature", 0, "--ignore-eos", "--max-tokens", 5, "--json", "--enforce-eager", "--speculative-algorithm", "ngram",
+             "--speculative-num-draft-tokens", 2)
+
+    def answers_of(ends):
+        assert [code for code, _, _ in ends] == [0] * len(ends), ends
+        return [(line["token_ids"], line["logprobs"]) for line in map(json.loads, ends[0][1].splitlines())]
+
+    several = answers_of(ends_of([start(*asked, "--tp", 2, *place) for place in places(2, free_address())], timeout=280))
+    assert several == answers_of(ends_of([start(*asked, gpus=1)], timeout=280)) and len(several) == 3
+
+
+def test_mpirun_starts_processes_with_gpus():
+    if not shutil.which("mpirun"):
+        pytest.skip("mpirun is not installed; tools/packages.txt has it in the group optional")
+    mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2")
+    (code, out, err), = ends_of([start(*ASKED, "--tp", 2, "--enforce-eager", "--dist-init-addr", free_address(), before=mpirun)], timeout=280)
+    assert code == 0, err
+    assert answer_in(out) == answer_alone()
+
+
 def test_processes_that_see_no_gpus_but_their_own_take_those():
     ends = ends_of([start(*ASKED, "--tp", 2, "--enforce-eager", *place, gpus=1, EMULATED_FIRST_GPU=str(index))
                     for index, place in enumerate(places(2, free_address()))], timeout=280)
