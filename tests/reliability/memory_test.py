@@ -4,13 +4,11 @@ import http.client
 import re
 from pathlib import Path
 
-import pytest
-
 from watched_server import CONTROL, SANITIZED, serving
 
-pytestmark = pytest.mark.skipif(SANITIZED, reason="they hold memory to what an ordinary program takes")
 BODY = 4 << 20
 MOST = 1 << 30
+SHARE = 10 if SANITIZED else 1  # of the clients: with sanitizers nothing is measured, and each takes ten times as long
 
 
 def resident(server):
@@ -44,8 +42,8 @@ def test_two_hundred_bodies_of_small_values_stay_under_a_gigabyte():
         before = server.ask("POST", "/v1/completions", CONTROL).json()["choices"]
         for kind, clients in (("numbers", 200), ("nested", 60), ("texts", 60), ("objects", 60)):
             data = body_of(kind)
-            with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-                answers = [pool.submit(ask, server, data) for _ in range(clients)]
+            with concurrent.futures.ThreadPoolExecutor(clients // SHARE) as pool:
+                answers = [pool.submit(ask, server, data) for _ in range(clients // SHARE)]
                 most = 0
                 while not all(answer.done() for answer in answers):
                     most = max(most, resident(server))
@@ -54,7 +52,7 @@ def test_two_hundred_bodies_of_small_values_stay_under_a_gigabyte():
             assert set(statuses) <= {200, 503, None}, set(statuses)
             assert statuses.count(200) >= 1
             print(kind, statuses.count(200), statuses.count(503), statuses.count(None), most >> 20, "MiB")
-            assert most < MOST, (kind, most)
+            assert SANITIZED or most < MOST, (kind, most)
         assert server.ask("POST", "/v1/completions", CONTROL).json()["choices"] == before
 
 
@@ -63,11 +61,11 @@ def test_waiting_requests_hold_their_tokens_and_not_their_bodies():
     with serving("--max-num-seqs", 2, "--client-timeout", 300) as server:
         idle = resident(server)
         data = body_of("numbers").replace(b'"max_tokens":2', b'"max_tokens":200,"ignore_eos":true')
-        with concurrent.futures.ThreadPoolExecutor(40) as pool:
-            waiting = [pool.submit(ask, server, data) for _ in range(40)]
+        with concurrent.futures.ThreadPoolExecutor(40 // SHARE) as pool:
+            waiting = [pool.submit(ask, server, data) for _ in range(40 // SHARE)]
             settled = []
             while not all(answer.done() for answer in waiting):
                 settled.append(resident(server))
                 concurrent.futures.wait(waiting, timeout=0.05)
         assert {answer.result()[0] for answer in waiting} <= {200, 503, None}
-        assert min(settled[len(settled) // 2:]) - idle < 200 << 20, (idle, settled[-20:])
+        assert SANITIZED or min(settled[len(settled) // 2:]) - idle < 200 << 20, (idle, settled[-20:])
