@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/descriptor.h"
 #include "base/quote.h"
 #include "tensor/buffer.h"
 
@@ -103,20 +104,6 @@ Slot* claim_slot(const void* begin, std::size_t size) {
   }
   return nullptr;
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // Whether most of a range is in the page cache, by looking at a byte in each step. It asks without waiting
 // for the disk, and needs no right to write the file, which mincore() wants for a true answer.

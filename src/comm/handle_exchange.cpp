@@ -61,11 +61,11 @@ Result<std::unique_ptr<HandleExchange>> HandleExchange::join(const ProcessPlace&
   return joined;
 }
 
-Result<std::vector<std::vector<OpenFile>>> HandleExchange::exchange(std::size_t bytes,
-                                                                    std::span<const int> own) {
+Result<std::vector<std::vector<Descriptor>>> HandleExchange::exchange(std::size_t bytes,
+                                                                      std::span<const int> own) {
   const auto until = Clock::now() + patience;
   const std::uint64_t size = bytes;
-  std::vector<std::vector<OpenFile>> all(sockets_.size());
+  std::vector<std::vector<Descriptor>> all(sockets_.size());
   for (int other = 0; other < place_.count; ++other) {
     if (other == place_.index) continue;
     const Status sent =
@@ -89,7 +89,7 @@ Result<std::vector<std::vector<OpenFile>>> HandleExchange::exchange(std::size_t 
                             "; start all on GPUs of one kind");
     all[at] = std::move(came->files);
   }
-  return Result<std::vector<std::vector<OpenFile>>>(std::move(all));
+  return Result<std::vector<std::vector<Descriptor>>>(std::move(all));
 }
 
 std::string boot_id() {

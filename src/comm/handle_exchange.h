@@ -24,7 +24,7 @@ class HandleExchange {
   const ProcessPlace& place() const { return place_; }
   // All call it, in one order. `own` are of memory of this process's ranks, of so many bytes each. Those of
   // each process, [processes]; none of this one's.
-  Result<std::vector<std::vector<OpenFile>>> exchange(std::size_t bytes, std::span<const int> own);
+  Result<std::vector<std::vector<Descriptor>>> exchange(std::size_t bytes, std::span<const int> own);
 
  private:
   explicit HandleExchange(const ProcessPlace& place) : place_(place) {}

@@ -24,16 +24,16 @@ std::vector<Result<MetProcesses>> meet_on_one_host(int processes) {
 }
 
 // A file of one page that begins with the word.
-OpenFile file_of(std::uint32_t word) {
-  OpenFile file(memfd_create("nibble-test", MFD_CLOEXEC));
-  EXPECT_EQ(ftruncate(file.descriptor(), 4096), 0);
-  EXPECT_EQ(pwrite(file.descriptor(), &word, sizeof word, 0), static_cast<ssize_t>(sizeof word));
+Descriptor file_of(std::uint32_t word) {
+  Descriptor file(memfd_create("nibble-test", MFD_CLOEXEC));
+  EXPECT_EQ(ftruncate(file.get(), 4096), 0);
+  EXPECT_EQ(pwrite(file.get(), &word, sizeof word, 0), static_cast<ssize_t>(sizeof word));
   return file;
 }
 
-std::uint32_t word_in(const OpenFile& file) {
+std::uint32_t word_in(const Descriptor& file) {
   std::uint32_t word = 0;
-  EXPECT_EQ(pread(file.descriptor(), &word, sizeof word, 0), static_cast<ssize_t>(sizeof word));
+  EXPECT_EQ(pread(file.get(), &word, sizeof word, 0), static_cast<ssize_t>(sizeof word));
   return word;
 }
 
@@ -50,12 +50,12 @@ TEST(HandleExchange, EachHasTheFilesOfAllOthersInTheirOrder) {
           const auto word = [&](int process, int file) {
             return static_cast<std::uint32_t>(100 * call + 10 * process + file);
           };
-          const OpenFile first = file_of(word(i, 0)), second = file_of(word(i, 1));
-          const int files[] = {first.descriptor(), second.descriptor()};
+          const Descriptor first = file_of(word(i, 0)), second = file_of(word(i, 1));
+          const int files[] = {first.get(), second.get()};
           const auto all = own->handles->exchange(4096, files);
           ASSERT_TRUE(all.ok()) << all.status().message();
           for (int j = 0; j < count; ++j) {
-            const std::vector<OpenFile>& theirs = (*all)[static_cast<std::size_t>(j)];
+            const std::vector<Descriptor>& theirs = (*all)[static_cast<std::size_t>(j)];
             ASSERT_EQ(theirs.size(), i == j ? 0u : 2u);
             for (std::size_t file = 0; file < theirs.size(); ++file)
               EXPECT_EQ(word_in(theirs[file]), word(j, static_cast<int>(file)));
@@ -68,8 +68,8 @@ TEST(HandleExchange, EachHasTheFilesOfAllOthersInTheirOrder) {
 }
 
 TEST(HandleExchange, WhoEndsOrHasOtherSizesIsNamed) {
-  const OpenFile file = file_of(7);
-  const int files[] = {file.descriptor()};
+  const Descriptor file = file_of(7);
+  const int files[] = {file.get()};
   std::vector<Result<MetProcesses>> met = meet_on_one_host(2);
   ASSERT_TRUE(met[0].ok() && met[1].ok());
   std::thread other([&] { EXPECT_FALSE(met[1]->handles->exchange(8192, files).ok()); });
@@ -89,8 +89,8 @@ TEST(HandleSocket, FilesComeWithTheirMessageAndAreClosedWithIt) {
   EXPECT_FALSE(HandleSocket::listen(name).ok()) << "a name is one process's";
   const HandleSocket caller = HandleSocket::connect(name, until).value();
   const HandleSocket called = listening.accept(until).value();
-  const OpenFile file = file_of(9);
-  const int files[] = {file.descriptor()};
+  const Descriptor file = file_of(9);
+  const int files[] = {file.get()};
   const char word = 'x';
   ASSERT_TRUE(caller.send(std::as_bytes(std::span(&word, 1)), files).ok());
   int descriptor = -1;
@@ -98,7 +98,7 @@ TEST(HandleSocket, FilesComeWithTheirMessageAndAreClosedWithIt) {
     const HandleSocket::Message came = called.receive(until).value();
     ASSERT_EQ(came.bytes.size(), 1u);
     ASSERT_EQ(came.files.size(), 1u);
-    descriptor = came.files[0].descriptor();
+    descriptor = came.files[0].get();
     EXPECT_EQ(word_in(came.files[0]), 9u);
   }
   struct stat state {};

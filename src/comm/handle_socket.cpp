@@ -34,7 +34,7 @@ struct Address {
 };
 
 // Messages keep their borders.
-OpenFile new_socket() { return OpenFile(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
+Descriptor new_socket() { return Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
 
 bool is_of_this_user(int socket) {
   ucred peer{};
@@ -59,25 +59,20 @@ struct Control {
 
 }  // namespace
 
-OpenFile::~OpenFile() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
 Result<HandleSocket> HandleSocket::listen(const std::string& name) {
-  OpenFile socket = new_socket();
+  Descriptor socket = new_socket();
   if (!socket.is_open()) return system_error("no socket of this host");
   const Address address(name);
   constexpr int waiting = 16;
-  if (bind(socket.descriptor(), address.get(), address.size) != 0 ||
-      ::listen(socket.descriptor(), waiting) != 0)
+  if (bind(socket.get(), address.get(), address.size) != 0 || ::listen(socket.get(), waiting) != 0)
     return system_error("cannot listen to processes of this host");
   return HandleSocket(std::move(socket));
 }
 
 Result<HandleSocket> HandleSocket::accept(Clock::time_point until) const {
-  while (readable(socket_.descriptor(), until)) {
-    OpenFile socket(::accept4(socket_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket.is_open() && is_of_this_user(socket.descriptor())) return HandleSocket(std::move(socket));
+  while (readable(socket_.get(), until)) {
+    Descriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket.is_open() && is_of_this_user(socket.get())) return HandleSocket(std::move(socket));
   }
   return Status(StatusCode::cancelled, "nobody connected in time");
 }
@@ -86,10 +81,10 @@ Result<HandleSocket> HandleSocket::connect(const std::string& name, Clock::time_
   constexpr milliseconds between_tries{20};
   const Address address(name);
   while (true) {
-    OpenFile socket = new_socket();
+    Descriptor socket = new_socket();
     if (!socket.is_open()) return system_error("no socket of this host");
-    if (::connect(socket.descriptor(), address.get(), address.size) == 0) {
-      if (is_of_this_user(socket.descriptor())) return HandleSocket(std::move(socket));
+    if (::connect(socket.get(), address.get(), address.size) == 0) {
+      if (is_of_this_user(socket.get())) return HandleSocket(std::move(socket));
       return invalid_argument("it is another user's");
     }
     if (Clock::now() + between_tries >= until) return system_error("it cannot be reached");
@@ -114,13 +109,13 @@ Status HandleSocket::send(std::span<const std::byte> bytes, std::span<const int>
     std::memcpy(CMSG_DATA(passed), files.data(), files.size_bytes());
   }
   while (true) {
-    if (sendmsg(socket_.descriptor(), &message, MSG_NOSIGNAL) >= 0) return {};
+    if (sendmsg(socket_.get(), &message, MSG_NOSIGNAL) >= 0) return {};
     if (errno != EINTR) return system_error("files could not be passed");
   }
 }
 
 Result<HandleSocket::Message> HandleSocket::receive(Clock::time_point until) const {
-  if (!readable(socket_.descriptor(), until)) return io_error("nothing came in time");
+  if (!readable(socket_.get(), until)) return io_error("nothing came in time");
   Message came{.bytes = std::vector<std::byte>(most_bytes), .files = {}};
   iovec part{.iov_base = came.bytes.data(), .iov_len = came.bytes.size()};
   Control control;
@@ -131,7 +126,7 @@ Result<HandleSocket::Message> HandleSocket::receive(Clock::time_point until) con
   message.msg_controllen = sizeof control.room;
   ssize_t size = -1;
   do {
-    size = recvmsg(socket_.descriptor(), &message, MSG_CMSG_CLOEXEC);
+    size = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
   } while (size < 0 && errno == EINTR);
   if (size < 0) return system_error("a receive failed");
   // Before anything is refused: what came is this process's to close.

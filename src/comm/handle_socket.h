@@ -9,28 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/status.h"
 
 namespace nibble {
-
-// A file of this process, closed at the end.
-class OpenFile {
- public:
-  OpenFile() = default;
-  explicit OpenFile(int descriptor) : descriptor_(descriptor) {}
-  OpenFile(OpenFile&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  OpenFile& operator=(OpenFile&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~OpenFile();
-
-  bool is_open() const { return descriptor_ >= 0; }
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_ = -1;
-};
 
 class HandleSocket {
  public:
@@ -48,7 +30,7 @@ class HandleSocket {
 
   struct Message {
     std::vector<std::byte> bytes;
-    std::vector<OpenFile> files;
+    std::vector<Descriptor> files;
   };
   // The files stay open here too.
   Status send(std::span<const std::byte> bytes, std::span<const int> files) const;
@@ -56,9 +38,9 @@ class HandleSocket {
   Result<Message> receive(Clock::time_point until) const;
 
  private:
-  explicit HandleSocket(OpenFile socket) : socket_(std::move(socket)) {}
+  explicit HandleSocket(Descriptor socket) : socket_(std::move(socket)) {}
 
-  OpenFile socket_;
+  Descriptor socket_;
 };
 
 }  // namespace nibble

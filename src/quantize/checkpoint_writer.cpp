@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/file.h"
 #include "base/quote.h"
 #include "formats/layout_stamp.h"
@@ -29,24 +30,6 @@ constexpr std::int64_t sync_bytes = std::int64_t{256} << 20;
 constexpr std::chrono::milliseconds sync_interval{1000};
 constexpr std::size_t max_journal_bytes = std::size_t{256} << 20;
 constexpr mode_t folder_mode = 0777, file_mode = 0666;  // less what the umask takes
-
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
 
 Status failed(std::string_view verb, const fs::path& path) {
   const int error = errno;

@@ -113,7 +113,7 @@ class MappedWindows : public PeerMemory {
       NIBBLE_RETURN_IF_ERROR(map_at(allocations_[i], rank, devices));
     }
     if (devices.others == nullptr) return {};
-    NIBBLE_ASSIGN(const std::vector<OpenFile> own, files_of(made, devices));
+    NIBBLE_ASSIGN(const std::vector<Descriptor> own, files_of(made, devices));
     return take_others(own, devices);
   }
 
@@ -145,9 +145,9 @@ class MappedWindows : public PeerMemory {
   }
 
   // By which other processes find this one's memory. The memory lives as long as anybody has it mapped.
-  Result<std::vector<OpenFile>> files_of(std::span<const CUmemGenericAllocationHandle> made,
-                                         const PeerDevices& devices) {
-    std::vector<OpenFile> files;
+  Result<std::vector<Descriptor>> files_of(std::span<const CUmemGenericAllocationHandle> made,
+                                           const PeerDevices& devices) {
+    std::vector<Descriptor> files;
     for (std::size_t i = 0; i < made.size(); ++i) {
       int file = -1;
       NIBBLE_RETURN_IF_ERROR(
@@ -155,23 +155,22 @@ class MappedWindows : public PeerMemory {
                 "cuMemExportToShareableHandle", devices.here[i]));
       files.emplace_back(file);
     }
-    return Result<std::vector<OpenFile>>(std::move(files));
+    return Result<std::vector<Descriptor>>(std::move(files));
   }
 
-  Status take_others(std::span<const OpenFile> own, const PeerDevices& devices) {
+  Status take_others(std::span<const Descriptor> own, const PeerDevices& devices) {
     std::vector<int> files;
-    for (const OpenFile& each : own) files.push_back(each.descriptor());
+    for (const Descriptor& each : own) files.push_back(each.get());
     NIBBLE_ASSIGN(const auto others, devices.others->exchange(bytes_, files));
     for (int rank = 0; rank < devices.ranks(); ++rank) {
       if (devices.has(rank)) continue;
       const auto place = static_cast<std::size_t>(rank), each = devices.here.size();
-      const OpenFile& file = others[place / each][place % each];
+      const Descriptor& file = others[place / each][place % each];
       CUmemGenericAllocationHandle handle = 0;
-      NIBBLE_RETURN_IF_ERROR(
-          check(driver_.import_handle(&handle,
-                                      reinterpret_cast<void*>(static_cast<std::uintptr_t>(file.descriptor())),
-                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                "cuMemImportFromShareableHandle", devices.here.front()));
+      NIBBLE_RETURN_IF_ERROR(check(
+          driver_.import_handle(&handle, reinterpret_cast<void*>(static_cast<std::uintptr_t>(file.get())),
+                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+          "cuMemImportFromShareableHandle", devices.here.front()));
       Allocation& allocation = allocations_.emplace_back(Allocation{.handle = handle});
       NIBBLE_RETURN_IF_ERROR(map_at(allocation, rank, devices));
     }

@@ -20,11 +20,11 @@ class HostWindows : public PeerMemory {
     constexpr std::size_t page = 4096;
     bytes_ = (bytes + page - 1) / page * page;
     windows_.resize(static_cast<std::size_t>(devices.ranks()));
-    std::vector<OpenFile> own;
+    std::vector<Descriptor> own;
     std::vector<int> files;
     for (int i = 0; i < devices.here_count(); ++i) {
       own.emplace_back(memfd_create("nibble-window", MFD_CLOEXEC));
-      files.push_back(own.back().descriptor());
+      files.push_back(own.back().get());
       if (!own.back().is_open() || ftruncate(files.back(), static_cast<off_t>(bytes_)) != 0)
         emulation::stop("the host has no memory for emulated windows");
       map_at(devices.first + i, own.back());
@@ -39,8 +39,8 @@ class HostWindows : public PeerMemory {
   }
 
  private:
-  void map_at(int rank, const OpenFile& file) {
-    void* const at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.descriptor(), 0);
+  void map_at(int rank, const Descriptor& file) {
+    void* const at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     if (at == MAP_FAILED) emulation::stop("the host has no memory for emulated windows");
     windows_[static_cast<std::size_t>(rank)] = static_cast<std::byte*>(at);
   }
