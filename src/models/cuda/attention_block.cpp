@@ -102,12 +102,26 @@ Status check_attention_block(const ModelConfig& config) {
   return {};
 }
 
+namespace {
+
+// Of the rank with most heads: all run the same graphs.
+int later_clusters_of_ranks(const ModelConfig& config, const CudaPart& part, int processors) {
+  if (config.head_dim > 128) return attention_any_context;
+  const std::int64_t all = config.num_key_value_heads, kv_heads = (all + part.ranks - 1) / part.ranks;
+  return attention_later_clusters(static_cast<int>(kv_heads),
+                                  static_cast<int>(config.num_attention_heads / all), processors);
+}
+
+}  // namespace
+
 AttentionBlock::AttentionBlock(const ModelConfig& config, const CudaForwardLimits& limits,
-                               const DecoderStream& stream, CudaPlace& place, DeviceArena& arena)
+                               const DecoderStream& stream, int processors, CudaPlace& place,
+                               DeviceArena& arena)
     : stream_(stream),
       heads_(static_cast<int>(place.part.padded_heads.count)),
       kv_heads_(static_cast<int>(place.part.kv_heads.count)),
       head_dim_(static_cast<int>(config.head_dim)),
+      most_later_clusters_(later_clusters_of_ranks(config, place.part, processors)),
       gated_(config.attention_output_gate),
       norms_less_one_(config.zero_centred_norms),
       rotary_dim_(static_cast<int>(config.rotary_dim)),
@@ -217,7 +231,7 @@ Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& ca
                          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
                          .out = output_.input(),
                          .rows = input.one_row_each ? AttentionRows::one : AttentionRows::both,
-                         .short_contexts = input.short_contexts,
+                         .later_clusters = input.later_clusters,
                          .max_splits = CudaModel::attention_splits_room,
                          // What this step's rows add the kernel ahead writes.
                          .settled = input.settled,

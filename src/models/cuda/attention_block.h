@@ -43,8 +43,10 @@ class AttentionBlock {
 
   // Takes its room. Without memory it only counts.
   AttentionBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
-                 CudaPlace& place, DeviceArena& arena);
+                 int processors, CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const;
+  // Of a short context (attention_cuda.h), the same on all ranks; attention_any_context: it has no kernel.
+  int most_later_clusters() const { return most_later_clusters_; }
   // From now on inputs of FP8 weights are rounded, in this room.
   void round_inputs(const RoundingRoom& room) {
     stream_.rounding = room;
@@ -69,6 +71,7 @@ class AttentionBlock {
 
   DecoderStream stream_;
   int heads_, kv_heads_, head_dim_;
+  int most_later_clusters_;
   bool gated_, norms_less_one_;
   int rotary_dim_;
   bool turns_in_product_;

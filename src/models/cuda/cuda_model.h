@@ -60,8 +60,8 @@ struct CudaForwardInput {
   const std::int32_t* kv_slots[cuda_page_groups] = {};       // [rows]
   const SequenceCuda* sequence_rows[cuda_page_groups] = {};  // [sequences]
   // Sequences in their order, cut so that each run's splits fit the room that attention has for them.
-  std::span<const int> attention_runs;  // on the host: where each run ends; the last is `sequences`
-  bool short_contexts = false;          // of all sequences (attention_cuda.h)
+  std::span<const int> attention_runs;         // on the host: where each run ends; the last is `sequences`
+  int later_clusters = attention_any_context;  // that all contexts need (attention_cuda.h)
   // Keys and values of positions before each sequence's first row are of earlier steps. Else some are of rows
   // of this one.
   bool settled = true;
@@ -74,6 +74,8 @@ struct CudaForwardInput {
 struct CudaHeads {
   int a_key_head = 1;  // of queries
   int dim = kv_head_dim;
+  // The positions of a cluster of a short context, and how many later clusters it may have, if any at all.
+  int cluster_positions = attention_cluster_positions(kv_head_dim), most_later_clusters = 0;
 };
 
 class CudaModel {

@@ -34,8 +34,14 @@ class DecoderCuda final : public CudaModel {
   std::size_t workspace_bytes() const override { return memory_.room.size(); }
   // Latents' kernels list splits for themselves: no sequence counts among those of few rows.
   CudaHeads heads() const override {
-    if (blocks_.latent) return {.a_key_head = attention_tile + 1};
-    return {.a_key_head = static_cast<int>(part_.padded_group()), .dim = static_cast<int>(config_.head_dim)};
+    if (blocks_.latent)
+      return {.a_key_head = attention_tile + 1, .cluster_positions = latent_short_positions};
+    const int dim = static_cast<int>(config_.head_dim);
+    return {.a_key_head = static_cast<int>(part_.padded_group()),
+            .dim = dim,
+            .cluster_positions = attention_cluster_positions(dim),
+            .most_later_clusters =
+                blocks_.attention ? blocks_.attention->most_later_clusters() : attention_any_context};
   }
 
   float* gathered_logits() const override { return blocks_.head.gathered(); }
@@ -219,7 +225,8 @@ DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwar
     : stream(DecoderStream::lay_out(config, limits, places.of_sequences, places.processors, arena)),
       head(config, limits, stream, places.of_sequences, arena) {
   CudaPlace& place = places.of_sequences;
-  if (has(config, Mixer::attention)) attention.emplace(config, limits, stream, place, arena);
+  if (has(config, Mixer::attention))
+    attention.emplace(config, limits, stream, places.processors, place, arena);
   if (has(config, Mixer::gated_delta)) delta.emplace(config, limits, stream, place, arena);
   if (has(config, Mixer::latent)) latent.emplace(config, limits, stream, places.processors, place, arena);
   if (has(config, FeedForward::experts)) experts.emplace(config, limits, stream, places.of_experts, arena);

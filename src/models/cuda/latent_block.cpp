@@ -170,7 +170,7 @@ LatentBlock::LatentBlock(const ModelConfig& config, const CudaForwardLimits& lim
 namespace {
 
 LatentCudaKernels kernels_for(const CudaForwardInput& input) {
-  return {.short_context = input.short_contexts && input.sequences == 1};
+  return {.short_context = input.later_clusters == 0 && input.sequences == 1};
 }
 
 }  // namespace

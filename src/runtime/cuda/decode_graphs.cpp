@@ -35,9 +35,10 @@ Status DecodeGraphs::capture(const Forward& forward, const MostRows& most) {
       // One run of attention: a step whose splits need more does not run in a graph.
       const int one_run[] = {sizes[i]};
       input.attention_runs = one_run;
-      for (const bool short_contexts : {false, true}) {
-        if (short_contexts && sizes[i] > attention_short_contexts) continue;
-        input.short_contexts = short_contexts;
+      const int most_later = sizes[i] > attention_short_contexts ? attention_any_context
+                                                                 : forward.model.heads().most_later_clusters;
+      for (int later = attention_any_context; later <= most_later; ++later) {
+        input.later_clusters = later;
         NIBBLE_RETURN_IF_ERROR(capture(forward, input));
       }
     }
@@ -56,7 +57,7 @@ Status DecodeGraphs::capture(const Forward& forward, const CudaForwardInput& inp
   cudaGraphExec_t exec = nullptr;
   cuda_check(cudaGraphInstantiate(&exec, graph.get(), 0));
   graphs_.push_back(
-      {{.rows = input.rows, .short_contexts = input.short_contexts, .checks_drafts = !input.settled},
+      {{.rows = input.rows, .later_clusters = input.later_clusters, .checks_drafts = !input.settled},
        CudaGraphExec(exec),
        forward.launches});
   return {};
@@ -74,7 +75,7 @@ int DecodeGraphs::size_for(int rows) const {
 }
 
 const DecodeGraphs::Captured* DecodeGraphs::find(Step step) const {
-  if (step.rows > attention_short_contexts) step.short_contexts = false;
+  if (step.rows > attention_short_contexts) step.later_clusters = attention_any_context;
   const auto found =
       std::find_if(graphs_.begin(), graphs_.end(), [&](const Captured& graph) { return graph.step == step; });
   return found == graphs_.end() ? nullptr : &*found;

@@ -1,5 +1,5 @@
 // CUDA graphs of a model's decode steps: one for each number of rows up to 8 and each multiple of 8 behind
-// it; of numbers for which attention has kernels of its own for short contexts, another one for those, and of
+// it; of numbers for which attention has kernels of its own for short contexts, others for those, and of
 // those that a step with drafts may have, another one for that. A step of another number of rows runs in the
 // next larger one, filled up with rows that belong to nobody, choose no expert and change no other row.
 #pragma once
@@ -18,7 +18,7 @@ class DecodeGraphs {
  public:
   struct Step {
     int rows = 0;
-    bool short_contexts = false;
+    int later_clusters = attention_any_context;
     bool checks_drafts = false;
     bool operator==(const Step&) const = default;
   };

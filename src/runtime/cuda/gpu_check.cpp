@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ops/attention/cuda/attention_cuda.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/waiting_grids.h"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/moe/cuda/moe_cuda.h"
@@ -234,6 +235,8 @@ Result<std::string> check_attention() {
   std::iota(pages.begin(), pages.end(), 0);
   NIBBLE_ASSIGN(DeviceBuffer table, on_device(pages));
   const DenseShape of_heads{0, heads * kv_head_dim};
+  const int later = (slots - 1) / attention_cluster_positions(kv_head_dim);
+  const bool is_short = later <= attention_later_clusters(kv_heads, heads / kv_heads, processors_of_device());
   const auto attend = [&](const std::vector<SequenceCuda>& cuts, AttentionRows how,
                           int window) -> Result<std::vector<std::byte>> {
     const int splits = static_cast<int>(cuts.size()) * attention_splits(slots);
@@ -253,7 +256,7 @@ Result<std::string> check_attention() {
                                            .scale = scale,
                                            .out = out.as<std::uint8_t>(),
                                            .rows = how,
-                                           .short_contexts = slots <= attention_short_positions(kv_head_dim),
+                                           .later_clusters = is_short ? later : attention_any_context,
                                            .max_splits = splits,
                                            .workspace = {partials.as<float>()}},
                                           nullptr));

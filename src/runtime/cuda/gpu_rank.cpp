@@ -120,7 +120,7 @@ Status GpuRank::forward(const Batch& batch, int most_rows, TimeTable* times) {
   // Graphs meet those of other ranks: where one has too many rows for any, none runs one.
   const DecodeGraphs::Captured* const graph =
       size > 0 && newest_shape_.one_row_each && inputs_.is_one_run()
-          ? graphs_.find({newest_shape_.rows, inputs_.has_short_contexts(), newest_shape_.checks_drafts})
+          ? graphs_.find({newest_shape_.rows, inputs_.later_clusters(), newest_shape_.checks_drafts})
           : nullptr;
   const TimedScope scope(times, graph != nullptr ? "launch of a decode graph" : "launches without graph");
   if (graph == nullptr) {

@@ -403,7 +403,7 @@ Status GpuWorker::hold_graphs_to_eager_bits(int index, const WorkerLimits& limit
     if (unlike[at] == 0) continue;
     const DecodeGraphs::Step& step = graphs[at].step;
     return internal_error("the CUDA graph of " + std::to_string(step.rows) + " sequences" +
-                          (step.short_contexts ? " with short contexts" : "") +
+                          (step.later_clusters != attention_any_context ? " with short contexts" : "") +
                           (step.checks_drafts ? " that are drafts" : "") +
                           " gives other bits than its launches one by one in " + std::to_string(unlike[at]) +
                           " logits; --enforce-eager runs without graphs");

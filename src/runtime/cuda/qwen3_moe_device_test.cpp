@@ -12,6 +12,7 @@
 #include "models/cuda/random_weights.h"
 #include "models/model_traits.h"
 #include "ops/attention/cuda/attention_cuda.h"
+#include "ops/cuda/launch.cuh"
 #include "runtime/cuda/gpu_worker_test_util.h"
 #include "runtime/cuda/random_checkpoint.h"
 
@@ -97,7 +98,8 @@ TEST_F(Qwen3MoeOnTheGpu, ASequencesBitsDependNeitherOnChunksNorOnCompanyNorOnGra
 // heads of this size are no longer short.
 TEST_F(Qwen3MoeOnTheGpu, AnAnswerThatOutgrowsShortContextsKeepsItsBits) {
   const RandomCheckpoint checkpoint(config_json({128, 8, 1, false, false}), 8);
-  const int most = attention_short_positions(128);
+  const int most =
+      (1 + attention_later_clusters(1, 8, processors_of_device())) * attention_cluster_positions(128);
   const std::unique_ptr<Worker> worker = gpu_worker_of(
       checkpoint.folder(),
       limits_of(must(read_model_config(checkpoint.folder())), true, {160, 12, most + page_size, 24}));

@@ -236,7 +236,7 @@ CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
                          .chosen = chosen_,
                          .positions = part(layout.positions),
                          .attention_runs = runs_,
-                         .short_contexts = has_short_contexts(),
+                         .later_clusters = later_clusters(),
                          .settled = !shape.checks_drafts,
                          .page_table = part(layout.page_table),
                          .wanted_rows = shape.one_row_each ? nullptr : part(layout.wanted_rows)};

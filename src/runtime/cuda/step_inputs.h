@@ -1,6 +1,7 @@
 // What a step's kernels read, put together on the host and brought to the GPU in one copy.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
@@ -54,12 +55,15 @@ class StepInputs {
   void fill(const Batch& batch, const StepShape& shape);
   // Whether one run of attention has room for all of the filled step's splits.
   bool is_one_run() const { return runs_.size() == 1; }
-  // Whether all of the filled step's sequences are short ones to attention.
-  bool has_short_contexts() const { return longest_ <= attention_short_positions(heads_.dim); }
+  // That all the filled step's contexts need, if they are short ones.
+  int later_clusters() const {
+    const int needed = std::max(longest_ - 1, 0) / heads_.cluster_positions;
+    return needed <= heads_.most_later_clusters ? needed : attention_any_context;
+  }
   // Queues the copy of what was filled.
   void copy(cudaStream_t stream);
 
-  // Where steps of that shape lie on the device. attention_runs and short_contexts are those of the filled
+  // Where steps of that shape lie on the device. attention_runs and later_clusters are those of the filled
   // step.
   CudaForwardInput forward_input(const StepShape& shape) const;
   const SampleCudaParams* params(const StepShape& shape) const;

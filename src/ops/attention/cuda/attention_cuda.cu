@@ -13,14 +13,17 @@ constexpr int many_windows = 32;  // sequences
 // Others have the kernel for few rows, whose bits are the same.
 bool takes_short(const AttentionCudaArgs& args) {
   if (is_short_window(args.window, args.cache.head_dim)) return args.sequence_count <= most_windows_by_blocks;
-  return args.cache.head_dim <= 128 && args.short_contexts && args.sequence_count <= attention_short_contexts;
+  return args.cache.head_dim <= 128 && args.rows == AttentionRows::one &&
+         args.later_clusters != attention_any_context && args.sequence_count <= attention_short_contexts;
 }
 
 }  // namespace
 
 int attention_shared_bytes(const AttentionCudaArgs& args) {
-  return takes_short(args) ? shared_of_attention_short(args.window, args.cache.head_dim)
-                           : shared_of_attention_few(args.sequence_count, args.cache.head_dim);
+  if (!takes_short(args)) return shared_of_attention_few(args.sequence_count, args.cache.head_dim);
+  return is_short_window(args.window, args.cache.head_dim)
+             ? shared_of_attention_short()
+             : shared_of_attention_alone(args.cache.head_dim, args.later_clusters);
 }
 
 Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
@@ -50,11 +53,10 @@ Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
                             " sequences, not " + std::to_string(args.sequence_count));
   }
   if (args.sequence_count == 0) return {};
-  const bool by_warps =
-      is_short_window(args.window, args.cache.head_dim) && args.sequence_count >= many_windows;
-  const auto of_few_rows = takes_short(args) ? launch_attention_short
-                           : by_warps        ? launch_attention_window
-                                             : launch_attention_few;
+  const bool windows = is_short_window(args.window, args.cache.head_dim);
+  const auto of_few_rows = takes_short(args) ? (windows ? launch_attention_short : launch_attention_alone)
+                           : windows && args.sequence_count >= many_windows ? launch_attention_window
+                                                                            : launch_attention_few;
   if (args.rows == AttentionRows::one || args.rows == AttentionRows::both) of_few_rows(args, stream);
   if (args.rows == AttentionRows::one) return {};
   args.cache.head_dim == 256 ? launch_attention_wide(args, stream) : launch_attention_many(args, stream);

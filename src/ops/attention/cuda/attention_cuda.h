@@ -46,10 +46,21 @@ inline constexpr int attention_lone_steps = 16;  // from position 0 on, splits o
 inline constexpr int attention_split_steps = 4;  // of a later split
 inline constexpr int attention_tile = 16;  // queries (rows x heads of one KV head) of a sequence of few rows
 inline constexpr int attention_max_sequences = 1024;  // of one launch
-// So many sequences' short contexts, whose steps are all lone, have a kernel of their own: clusters of more
-// find no room.
+// So many sequences with heads of up to 128 have a kernel of their own where their contexts are known to be
+// short: clusters of more find no room, and blocks of wider heads no registers beside other kernels. For each
+// KV head and eight of its queries it has a cluster for the lone steps, and later clusters for as many later
+// steps each.
 inline constexpr int attention_short_contexts = 1;
-constexpr int attention_short_positions(int head_dim) {  // the most of such a context
+inline constexpr int attention_most_later_clusters = 3;
+inline constexpr int attention_any_context = -1;  // later clusters: how long contexts are is not known
+// The most later clusters for KV heads of so many queries: as many as run at once, two blocks a
+// multiprocessor. Multiprocessors come in groups, of which clusters of eight leave some.
+constexpr int attention_later_clusters(int kv_heads, int group, int processors) {
+  const int at_once = 2 * (processors / 8 - 2), firsts = group > 8 ? 2 * kv_heads : kv_heads;
+  const int later = at_once / firsts - 1;
+  return later < 0 ? 0 : later < attention_most_later_clusters ? later : attention_most_later_clusters;
+}
+constexpr int attention_cluster_positions(int head_dim) {  // of each such cluster
   return attention_lone_steps * attention_step_of(head_dim);
 }
 // Of a query and a split: o, l by lanes, m.
@@ -102,8 +113,9 @@ struct AttentionCudaArgs {
   float scale = 1.0f;            // above 0
   std::uint8_t* out = nullptr;   // token tiles (ops/linear/cuda/dense_tiles.h) of heads * head_dim columns
   AttentionRows rows = AttentionRows::both;
-  bool short_contexts = false;  // no sequence has more than attention_short_positions
-  int max_splits = 0;           // at least the splits of all sequences of few rows: the room for partials
+  // That the longest context needs. Later clusters that have nothing to do cost 1 to 2 % of a step.
+  int later_clusters = attention_any_context;
+  int max_splits = 0;  // at least the splits of all sequences of few rows: the room for partials
   // sequences, page_table, and keys and values of positions before each sequence's first_position were in
   // memory before the kernel ahead in the stream began: what may run beside that one may read them.
   bool settled = false;

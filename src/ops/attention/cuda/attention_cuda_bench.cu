@@ -15,6 +15,7 @@
 #include <cmath>
 
 #include "ops/attention/cuda/attention_cuda.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/read_peak.cuh"
 #include "ops/linear/cuda/dense_tiles.h"
 
@@ -51,6 +52,11 @@ DeviceBuffer random_cache(std::size_t elements, DType dtype, std::uint32_t seed)
   cuda_check(cudaGetLastError());
   cuda_check(cudaDeviceSynchronize());
   return buffer;
+}
+
+// That so long a context needs.
+int later_clusters(const Heads& heads, int positions) {
+  return (positions - 1) / attention_cluster_positions(heads.dims);
 }
 
 std::string run(const Heads& heads, const Case& c, double read_peak, std::mt19937& random) {
@@ -99,7 +105,7 @@ std::string run(const Heads& heads, const Case& c, double read_peak, std::mt1993
            .scale = 1.0f / std::sqrt(static_cast<float>(heads.dims)),
            .out = out.as<std::uint8_t>(),
            .rows = which,
-           .short_contexts = c.short_contexts,
+           .later_clusters = c.short_contexts ? later_clusters(heads, c.positions) : attention_any_context,
            .max_splits = splits,
            .settled = true,
            .workspace = {partials.as<float>()}},
@@ -162,7 +168,10 @@ int main(int argc, char** argv) {
         if (batch == 8 && positions == 65536) continue;
         for (const int window : windows) {
           if (window > 0 && positions != 8192) continue;
-          const bool is_short = positions <= attention_short_positions(heads.dims) && window == 0;
+          const bool is_short =
+              window == 0 &&
+              later_clusters(heads, positions) <=
+                  attention_later_clusters(heads.keys, heads.queries / heads.keys, processors_of_device());
           if (is_short && batch <= attention_short_contexts)
             lines.push_back(run(heads, {batch, positions, window, 1, dtype, true}, memory.rate, random));
           lines.push_back(run(heads, {batch, positions, window, 1, dtype}, memory.rate, random));

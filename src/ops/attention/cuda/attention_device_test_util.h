@@ -156,6 +156,10 @@ struct Sequence {
   }
 };
 
+inline int short_positions(int head_dim) {
+  return (1 + attention_most_later_clusters) * attention_cluster_positions(head_dim);
+}
+
 // A launch and all that it works on.
 class AttentionLaunch {
  public:
@@ -169,8 +173,7 @@ class AttentionLaunch {
         table_(on_device(sequence.pages)) {
     for (const SequenceCuda& cut : cuts) {
       rows_ += cut.row_count;
-      short_contexts_ &=
-          cut.first_position + cut.row_count <= attention_short_positions(sequence.shape.head_dim);
+      longest_ = std::max(longest_, cut.first_position + cut.row_count);
       splits_ += attention_splits(cut.first_position + cut.row_count, sequence.shape.head_dim);
     }
     std::vector<Bf16> queries(static_cast<std::size_t>(rows_ * width_));
@@ -178,6 +181,8 @@ class AttentionLaunch {
       std::copy_n(sequence.q.begin() + cut.first_position * width_, cut.row_count * width_,
                   queries.begin() + cut.row_begin * width_);
     }
+    const int later = (longest_ - 1) / attention_cluster_positions(sequence.shape.head_dim);
+    if (later <= attention_most_later_clusters) later_clusters_ = later;
     q_ = on_device(queries);
     out_ = device_bytes(DenseShape{0, width_}.token_bytes(rows_), 0xff);
     partials_ =
@@ -185,7 +190,11 @@ class AttentionLaunch {
   }
 
   // As if contexts could be of any length, which have other kernels.
-  void forget_lengths() { short_contexts_ = false; }
+  void forget_lengths() { later_clusters_ = attention_any_context; }
+  // As if they could be longer.
+  void add_later_clusters() {
+    if (later_clusters_ != attention_any_context) later_clusters_ = attention_most_later_clusters;
+  }
 
   AttentionCudaArgs args(AttentionRows rows, bool settled) {
     const AttentionShape& shape = sequence_.shape;
@@ -202,7 +211,7 @@ class AttentionLaunch {
         .scale = 0.125f,
         .out = out_.as<std::uint8_t>(),
         .rows = rows,
-        .short_contexts = short_contexts_,
+        .later_clusters = later_clusters_,
         .max_splits = splits_,
         .settled = settled,
         .workspace = {partials_.as<float>()}};
@@ -235,7 +244,8 @@ class AttentionLaunch {
   int sequence_count() const { return static_cast<int>(cuts_.size() / sizeof(SequenceCuda)); }
   const Sequence& sequence_;
   int width_, rows_ = 0, splits_ = 0;
-  bool short_contexts_ = true;
+  int longest_ = 0;
+  int later_clusters_ = attention_any_context;
   DeviceBuffer cuts_, keys_, values_, sinks_, table_, q_, out_, partials_;
 };
 

@@ -26,10 +26,10 @@ void expect_same_alone(std::mt19937& random, const AttentionShape& shape, int le
   const Sequence hostile = sequence.seen_from(first, length);
   for (const bool settled : {false, true}) {
     AttentionLaunch alone(hostile, cut);
-    const int most = attention_short_positions(shape.head_dim);
+    if (settled) alone.add_later_clusters();
     EXPECT_EQ(
         attention_shared_bytes(alone.args(which, settled)) < attention_shared_bytes(few.args(which, settled)),
-        length <= most)
+        rows == 1 && length <= short_positions(shape.head_dim))
         << "the other kernel";
     alone.queue(which, settled, nullptr);
     EXPECT_TRUE(same(expected, alone.result())) << name_of(shape, length) << ", " << rows << " rows";
@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(HeadDims, AttentionOfALoneContext, testing::Values(64, 
 
 TEST_P(AttentionOfALoneContext, HasTheSameBitsWhetherItIsKnownToBeShort) {
   std::mt19937 random(11);
-  const int dims = GetParam(), step = attention_step_of(dims), most = attention_short_positions(dims);
+  const int dims = GetParam(), step = attention_step_of(dims), most = short_positions(dims);
   for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
     for (const int group : {1, 2, 4, 8, 16}) {
       if (small_cases && dtype == DType::f8_e4m3 && group % 8 != 0) continue;
@@ -49,15 +49,20 @@ TEST_P(AttentionOfALoneContext, HasTheSameBitsWhetherItIsKnownToBeShort) {
       for (const int length : {1, 15, 16, 17, step, step + 1, 5 * step - 20})
         expect_same_alone(random, shape, length, 1);
     }
-    for (const int length : {most - step, most, most + 1})
+    // Around the border behind which four steps are a split, in such splits, and up to the longest.
+    const int lone = attention_lone_steps * step, four = attention_split_steps * step;
+    for (const int length : {lone - step, lone, lone + 1, lone + step + 1, lone + four, lone + four + 3,
+                             lone + 9 * four + 2 * step, most, most + 1}) {
+      if (small_cases && dtype == DType::f8_e4m3 && length != lone + four + 3) continue;
       expect_same_alone(random, {16, 1, 128, 0, false, dtype, dims}, length, 1);
+    }
   }
 }
 
 // Rows whose queries fill a tile or a part of it, and windows, which begin anywhere in a step.
 TEST_P(AttentionOfALoneContext, HasTheSameBitsInSeveralRowsAndWindows) {
   std::mt19937 random(12);
-  const int dims = GetParam(), most = attention_short_positions(dims);
+  const int dims = GetParam(), step = attention_step_of(dims), most = short_positions(dims);
   for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
     for (const auto& [group, rows] :
          std::vector<std::pair<int, int>>{{1, 16}, {1, 3}, {2, 5}, {4, 3}, {8, 2}, {16, 1}}) {
@@ -66,6 +71,11 @@ TEST_P(AttentionOfALoneContext, HasTheSameBitsInSeveralRowsAndWindows) {
     }
     expect_same_alone(random, {8, 1, 64, 0, true, dtype, dims}, most, 2);
     expect_same_alone(random, {4, 2, 64, 700, false, dtype, dims}, most, 3);
+    // Windows that end in later splits, and begin in lone steps or in any step of a later split.
+    const int lone = attention_lone_steps * step;
+    expect_same_alone(random, {2, 1, 64, 700, true, dtype, dims}, lone + 90, 1);
+    for (const int steps : {1, 2, 3, 4})
+      expect_same_alone(random, {4, 1, 64, 9 * step, true, dtype, dims}, lone + (9 + steps) * step + 5, 1);
   }
   if (dims == 64) return;  // whose short windows have a kernel in any context
   expect_same_alone(random, {8, 1, 64, 40, true, DType::bf16, dims}, 200, 1);

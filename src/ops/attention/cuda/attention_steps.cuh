@@ -306,9 +306,10 @@ inline bool is_short_window(int window, int head_dim) {
   return head_dim == kv_head_dim && window > 0 && window <= attention_step;
 }
 
-// What launch_attention_few would take as well: short windows or short contexts of few sequences, and short
-// windows of many.
+// What launch_attention_few would take as well: short windows of few sequences, short contexts of one, and
+// short windows of many.
 void launch_attention_short(const AttentionCudaArgs& args, cudaStream_t stream);
+void launch_attention_alone(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_window(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_many(const AttentionCudaArgs& args, cudaStream_t stream);
@@ -319,7 +320,8 @@ inline SharedShare share_of_attention(const AttentionCudaArgs& args) {
   return args.rows == AttentionRows::one ? share_of(args.sequence_count) : shared_196_kb;
 }
 // Bytes a block.
-int shared_of_attention_short(int window, int head_dim);
+int shared_of_attention_short();
+int shared_of_attention_alone(int head_dim, int later_clusters);
 int shared_of_attention_few(int sequences, int head_dim);
 
 }  // namespace nibble

@@ -1,2 +1,2 @@
-// Attention for short sights of few sequences, compiled for the emulation.
+// Attention for short windows of few sequences, compiled for the emulation.
 #include "ops/attention/cuda/sm90_attention_short.cu"

@@ -154,13 +154,14 @@ constexpr bool latent_cuts(int rows, int heads, int processors) {
 }
 // Which kernel takes a launch's tiles: blocks with tiles of latent_tile, clusters, or what is faster.
 enum class LatentPath : std::uint8_t { faster, tiles, clusters };
+inline constexpr int latent_short_positions = 2048;
 inline constexpr int latent_few_queries = 512;  // that clusters take at most, rows x heads
 inline constexpr int latent_few_blocks = 4;     // of a cluster
 inline constexpr int latent_few_tile = 16;      // queries that it takes at once
 // What both the list and the attention of a launch are told.
 struct LatentCudaKernels {
   LatentPath path = LatentPath::faster;
-  // Of one sequence, which sees attention_short_positions(kv_head_dim) at most.
+  // Of one sequence, which sees latent_short_positions at most.
   bool short_context = false;
 
   // Several sequences have tiles enough for all multiprocessors. How long a context is that is not short,

@@ -24,7 +24,7 @@ struct Case {
 
   // As a decode step's graph for one sequence.
   LatentCudaKernels kernels() const {
-    return {.path = path, .short_context = batch == 1 && positions <= attention_short_positions(kv_head_dim)};
+    return {.path = path, .short_context = batch == 1 && positions <= latent_short_positions};
   }
   bool are_clusters() const { return kernels().are_clusters(batch * rows, heads, processors_of_device()); }
 };

@@ -132,7 +132,7 @@ void expect_same_bits(const Case& of) {
   const std::vector<Bf16> expected = attention.run(tiles, false);
   for (const Bf16 value : expected) ASSERT_TRUE(std::isfinite(value.to_float()));
   EXPECT_EQ(attention.run(clusters, of.heads % 2 == 0), expected);
-  if (of.positions.size() > 1 || of.positions[0] > attention_short_positions(kv_head_dim)) return;
+  if (of.positions.size() > 1 || of.positions[0] > latent_short_positions) return;
   EXPECT_EQ(attention.run({.short_context = true}, false), expected);
 }
 
