@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <limits>
+
+#include "formats/e4m3.h"
 
 namespace nibble {
 namespace {
@@ -48,6 +52,16 @@ void round_to_e4m3(std::span<const float> values, float row_factor, float* round
   }
   const float back = 1.0f / row_factor;
   for (std::size_t i = 0; i < values.size(); ++i) rounded[i] = nearest_e4m3(values[i] * row_factor) * back;
+}
+
+float e4m3_row_codes(std::span<const float> row, std::uint8_t* codes) {
+  const float found = e4m3_row_factor(row), factor = found == 0.0f ? 1.0f : found;
+  bool zeros = true;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    codes[i] = std::isnan(row[i]) ? std::uint8_t{0x7f} : E4m3::from_float(row[i] * factor).bits;
+    zeros = zeros && row[i] == 0.0f;
+  }
+  return found == 0.0f && !zeros ? std::numeric_limits<float>::quiet_NaN() : 1.0f / factor;
 }
 
 }  // namespace nibble

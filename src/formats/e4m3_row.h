@@ -9,6 +9,7 @@
 // take the rounded row multiply the same numbers.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 namespace nibble {
@@ -19,5 +20,8 @@ inline constexpr int least_e4m3_row_exponent = -100;
 float e4m3_row_factor(std::span<const float> row);
 // Some of the row's values.
 void round_to_e4m3(std::span<const float> values, float row_factor, float* rounded);
+// The row's codes, and its scale 2^e: 1 for a row of zeros. With an infinity or a NaN among them, the scale
+// is NaN and codes are of the values themselves, 448 for an infinity and 0x7f for a NaN.
+float e4m3_row_codes(std::span<const float> row, std::uint8_t* codes);
 
 }  // namespace nibble

@@ -88,5 +88,37 @@ TEST(E4m3Row, ZerosAndWhatIsNoNumberStay) {
   }
 }
 
+TEST(E4m3Row, CodesTimesTheirScaleAreTheRoundedRow) {
+  for (const int shift : {0, 3, 14, 17, 25}) {
+    for (int bits = 0; bits < 0x7f70; ++bits) {
+      const float value = bf16(bits);
+      const float largest = std::ldexp(1.75f, std::min(127, std::ilogb(std::max(value, 0x1p-133f)) + shift));
+      const std::vector<float> row{value, largest, -value};
+      std::uint8_t codes[3];
+      const float scale = e4m3_row_codes(row, codes);
+      ASSERT_EQ(scale, 1.0f / e4m3_row_factor(row));
+      const std::vector<float> expected = rounded(row);
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        const float found = E4m3{codes[i]}.to_float() * scale;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(found), std::bit_cast<std::uint32_t>(expected[i])) << bits;
+      }
+    }
+  }
+}
+
+TEST(E4m3Row, CodesOfZerosHaveScaleOneAndOfWhatIsNoNumberNone) {
+  const float infinity = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN();
+  std::uint8_t codes[4];
+  EXPECT_EQ(e4m3_row_codes(std::vector<float>{0.0f, -0.0f}, codes), 1.0f);
+  EXPECT_EQ(codes[0], 0x00);
+  EXPECT_EQ(codes[1], 0x80);
+  EXPECT_TRUE(std::isnan(e4m3_row_codes(std::vector<float>{-infinity, -nan, 1.0f, 1e9f}, codes)));
+  EXPECT_EQ(codes[0], 0xfe);
+  EXPECT_EQ(codes[1], 0x7f);
+  EXPECT_EQ(codes[2], E4m3::from_float(1.0f).bits);
+  EXPECT_EQ(codes[3], 0x7e);
+}
+
 }  // namespace
 }  // namespace nibble
