@@ -8,24 +8,30 @@
 // result is that of one rank. Neither the algorithm nor the number of rows moves a bit.
 //
 // Variants: without a residual the norm is of the sum; without a weight only the residual is taken in; a
-// weight may be stored less one (Qwen3-Next), and is then added to 1 in float32 first.
+// weight may be stored less one (Qwen3-Next), and is then added to 1 in float32 first. The norm may be
+// written as codes (norm_codes.h): those of its bfloat16 values.
 #pragma once
 
 #include <span>
+#include <variant>
 
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "formats/bf16.h"
+#include "ops/all_reduce_norm/norm_codes.h"
 #include "ops/op_context.h"
 
 namespace nibble {
+
+// What the norm is written to: floats, [rows, hidden], rounded as the input of a product, or codes.
+using NormOutput = std::variant<float*, E4m3Rows, Nvfp4Rows>;
 
 struct AllReduceNormArgs {
   const float* parts = nullptr;  // [rows, hidden], this rank's
   float* residual = nullptr;     // [rows, hidden], updated; null: none
   const Bf16* weight = nullptr;  // [hidden]; null: no norm
   bool weight_less_one = false;  // the factor is 1 + weight
-  float* out = nullptr;          // [rows, hidden]
+  NormOutput out;
   int rows = 0;
   int hidden = 0;
   float eps = 0;
