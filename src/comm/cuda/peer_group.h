@@ -8,8 +8,8 @@
 // from
 //   +0.0f on is (comm/leaves.h). Which buffer follows from the row's step, a count in device memory, so that
 //   a captured graph replays. Each row has a step of its own, so calls of changing size follow each other.
-// - sums and rows: for each row what its owner gives to all, float32 or bfloat16; one buffer. Armed by -0.0f
-//   and by bits that rounding to bfloat16 never gives.
+// - sums and rows: for each row what its owner gives to all, float32, or bfloat16 or codes with their scales;
+//   one buffer. Armed by -0.0f and by bits that rounding to bfloat16 never gives, nor words of codes.
 // Why two buffers do: a member writes a row's parts of step n + 2 into the places of step n only after its
 // kernel of step n + 1 has ended. That needed every member's parts of n + 1, which each sent after its own
 // kernel of step n, with its arming, had ended. An owner writes a row of step n + 1 only after it has that

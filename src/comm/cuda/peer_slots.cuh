@@ -44,6 +44,7 @@ __device__ __forceinline__ bool holds(const uint4& words, std::uint32_t armed) {
 __device__ __forceinline__ bool holds(const uint2& words, std::uint32_t armed) {
   return words.x == armed || words.y == armed;
 }
+__device__ __forceinline__ bool holds(std::uint32_t word, std::uint32_t armed) { return word == armed; }
 __device__ __forceinline__ uint4 four_times(std::uint32_t word) { return make_uint4(word, word, word, word); }
 
 // A part of this member's, with -0.0f as +0.0f, which no sum can tell apart.

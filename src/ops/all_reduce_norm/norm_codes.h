@@ -31,14 +31,20 @@ struct Nvfp4Rows {
 Status check_norm_codes(const E4m3Rows& codes, int rows, int hidden);
 Status check_norm_codes(const Nvfp4Rows& codes, int rows, int hidden);
 
-// From row `first` on.
+// From row `first` on; of global scales for each row as many are left.
 inline E4m3Rows rows_from(const E4m3Rows& all, int first, int hidden) {
   return {all.codes + static_cast<std::size_t>(first) * static_cast<std::size_t>(hidden), all.scales + first};
 }
 inline Nvfp4Rows rows_from(const Nvfp4Rows& all, int first, int hidden) {
   const std::size_t columns = static_cast<std::size_t>(first) * static_cast<std::size_t>(hidden);
-  return {all.codes + columns / 2, all.scales + columns / 16,
-          all.global_count == 1 ? all.global_scales : all.global_scales + first, all.global_count};
+  Nvfp4Rows from = all;
+  from.codes += columns / 2;
+  from.scales += columns / 16;
+  if (all.global_count != 1) {
+    from.global_scales += first;
+    from.global_count -= first;
+  }
+  return from;
 }
 
 }  // namespace nibble

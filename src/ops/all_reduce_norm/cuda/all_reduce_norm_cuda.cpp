@@ -16,6 +16,36 @@ constexpr int pair_rows_one_shot = 132, pair_rows_two_shot_of_two = 384, pair_ro
 // Up to so many bytes that leave a member one-shot is sooner than two-shot.
 constexpr std::int64_t one_shot_bytes_of_two = 1500 * 1024, one_shot_bytes_of_more = 700 * 1024;
 
+Status check_output(const Bf16Rows& out, const PeerGroup& group, const AllReduceNormCudaArgs& args) {
+  if (out.rows != nullptr && (out.stride < args.hidden || out.stride % 8 != 0)) {
+    return invalid_argument("a norm of " + std::to_string(args.hidden) +
+                            " columns needs a stride of as many, a multiple of 8, not " +
+                            std::to_string(out.stride));
+  }
+  if (out.tiles != nullptr && args.rows > group.layout.most_rows) {
+    return invalid_argument("token tiles take the " + std::to_string(group.layout.most_rows) +
+                            " rows of one launch at most, not " + std::to_string(args.rows));
+  }
+  return {};
+}
+template <class Codes>
+Status check_output(const Codes& out, const PeerGroup&, const AllReduceNormCudaArgs& args) {
+  return args.weight == nullptr ? Status{} : check_norm_codes(out, args.rows, args.hidden);
+}
+
+Bf16Rows rows_from(const Bf16Rows& all, int first, int) {
+  Bf16Rows from = all;
+  if (all.rows != nullptr)
+    from.rows = all.rows + static_cast<std::size_t>(first) * static_cast<std::size_t>(all.stride);
+  return from;
+}
+
+// Columns that a row's threads write.
+int width_of(const AllReduceNormCudaArgs& args) {
+  const Bf16Rows* const out = std::get_if<Bf16Rows>(&args.out);
+  return out == nullptr || out->rows == nullptr ? args.hidden : std::max(args.hidden, out->stride);
+}
+
 Status check(const PeerGroup& group, const AllReduceNormCudaArgs& args) {
   constexpr int most_rows = 8192, most_columns = 12256;  // what shared memory holds without asking for more
   if (args.hidden != group.layout.hidden || args.hidden > most_columns) {
@@ -28,19 +58,14 @@ Status check(const PeerGroup& group, const AllReduceNormCudaArgs& args) {
                             std::to_string(args.rows));
   if (args.rows > 0 && args.weight == nullptr && args.residual == nullptr)
     return invalid_argument("all_reduce_norm has nothing to do without a residual and without a weight");
-  if (args.out != nullptr && (args.out_stride < args.hidden || args.out_stride % 8 != 0)) {
-    return invalid_argument("a norm of " + std::to_string(args.hidden) +
-                            " columns needs a stride of as many, a multiple of 8, not " +
-                            std::to_string(args.out_stride));
-  }
   if (args.parts == nullptr && args.algorithm != Algorithm::one_shot)
     return invalid_argument("parts that the kernel ahead has pushed to all are added one-shot");
-  if (args.rows > group.layout.most_rows && (args.parts == nullptr || args.out_tiles != nullptr)) {
-    return invalid_argument("pushed parts and token tiles take the " +
-                            std::to_string(group.layout.most_rows) + " rows of one launch at most, not " +
-                            std::to_string(args.rows));
+  if (args.parts == nullptr && args.rows > group.layout.most_rows) {
+    return invalid_argument("pushed parts take the " + std::to_string(group.layout.most_rows) +
+                            " rows of one launch at most, not " + std::to_string(args.rows));
   }
-  return {};
+  if (args.rows == 0) return {};
+  return std::visit([&](const auto& out) { return check_output(out, group, args); }, args.out);
 }
 
 using LaunchKernel = void (*)(const PeerGroup&, const AllReduceNormCudaArgs&, cudaStream_t);
@@ -50,7 +75,7 @@ LaunchKernel kernel_for(int members, const AllReduceNormCudaArgs& args) {
   const int pair_rows = one_shot       ? pair_rows_one_shot
                         : members == 2 ? pair_rows_two_shot_of_two
                                        : pair_rows_two_shot_of_more;
-  if (std::max(args.hidden, args.out == nullptr ? 0 : args.out_stride) <= peer_cluster_columns) {
+  if (width_of(args) <= peer_cluster_columns) {
     if (args.rows <= cluster_rows) return one_shot ? launch_one_shot_clusters : launch_two_shot_clusters;
     if (args.rows <= pair_rows) return one_shot ? launch_one_shot_pairs : launch_two_shot_pairs;
   }
@@ -82,8 +107,10 @@ Status all_reduce_norm_cuda(const PeerGroup& group, const AllReduceNormCudaArgs&
     piece.rows = std::min(group.layout.most_rows, args.rows - begin);
     if (args.parts != nullptr) piece.parts = args.parts + at;
     if (args.residual != nullptr) piece.residual = args.residual + at;
-    if (args.out != nullptr)
-      piece.out = args.out + static_cast<std::size_t>(begin) * static_cast<std::size_t>(args.out_stride);
+    if (args.weight != nullptr) {
+      piece.out = std::visit(
+          [&](const auto& out) -> NormCudaOutput { return rows_from(out, begin, args.hidden); }, args.out);
+    }
     kernel_for(group.layout.members, piece)(group, piece, stream);
   }
   return {};

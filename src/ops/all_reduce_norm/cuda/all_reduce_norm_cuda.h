@@ -10,14 +10,26 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <variant>
 
 #include "base/status.h"
 #include "comm/cuda/peer_group.h"
 #include "comm/group_memory.h"
 #include "formats/bf16.h"
+#include "ops/all_reduce_norm/norm_codes.h"
 #include "ops/cuda/host_device.h"
 
 namespace nibble {
+
+// The norm in bfloat16, in either form or both, zeros past hidden.
+struct Bf16Rows {
+  Bf16* rows = nullptr;           // [rows, stride]
+  int stride = 0;                 // at least hidden, a multiple of 8
+  std::uint8_t* tiles = nullptr;  // token tiles (ops/linear/cuda/dense_tiles.h); one launch's rows at most
+};
+// Codes are in order of columns, at a multiple of 16 bytes. Where a row's owner alone makes its norm, codes
+// and scales are what it sends to all.
+using NormCudaOutput = std::variant<Bf16Rows, E4m3Rows, Nvfp4Rows>;
 
 // All pointers are to memory of the member's device.
 struct AllReduceNormCudaArgs {
@@ -30,11 +42,7 @@ struct AllReduceNormCudaArgs {
   // Two-shot: a row's new residual is written at its owner alone, who holds the row in every call of as many
   // rows. Half of what else would travel back.
   bool residual_at_owner = false;
-  // The norm, in either form or both, zeros past hidden.
-  Bf16* out = nullptr;  // [rows, out_stride]
-  int out_stride = 0;   // at least hidden, a multiple of 8
-  std::uint8_t* out_tiles =
-      nullptr;     // token tiles (ops/linear/cuda/dense_tiles.h); one launch's rows at most
+  NormCudaOutput out;
   int rows = 0;    // 1 to 8,192
   int hidden = 0;  // the group's
   float eps = 0;
@@ -60,7 +68,7 @@ NIBBLE_HOST_DEVICE constexpr int owner_of_row(int row, int members) {
 // rows without parts behind it.
 Status push_parts_cuda(const PeerGroup& group, const float* parts, int rows, cudaStream_t stream);
 
-// Every member launches it on a stream of its own, with the same rows, algorithm and variant.
+// Every member launches it on a stream of its own, with the same rows, algorithm, variant and kind of output.
 Status all_reduce_norm_cuda(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream);
 
 }  // namespace nibble

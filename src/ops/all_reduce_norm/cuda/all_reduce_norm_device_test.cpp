@@ -1,132 +1,20 @@
 // On two GPUs or more, or on emulated ones: sums over ranks and their norm against those of one.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
-#include <string>
 
-#include "comm/cuda/peer_test_util.h"
-#include "comm/leaves.h"
-#include "ops/all_reduce_norm/cuda/all_reduce_norm_cuda.h"
-#include "ops/cuda/device_test_util.h"
-#include "ops/linear/cuda/dense_tiles.h"
-#include "ops/op_test_util.h"
-#include "ops/rms_norm/cuda/rms_norm_cuda.h"
+#include "ops/all_reduce_norm/cuda/all_reduce_norm_device_test_util.h"
 
 namespace nibble {
 namespace {
 
-class AllReduceNormOnGpus : public OnSeveralGpus {
- protected:
-  void SetUp() override {
-    OnSeveralGpus::SetUp();
-    for (int device = 0; device < devices_ && !IsSkipped(); ++device) {
-      const OnDevice on(device);
-      for (const int members : group_sizes()) load_all_reduce_norm_kernels(members);
-    }
-  }
-};
-
-struct Shape {
-  int rows, hidden;
-
-  std::size_t count() const { return static_cast<std::size_t>(rows) * static_cast<std::size_t>(hidden); }
-};
-struct Variant {
-  const char* name;
-  bool residual, norm, less_one, at_owner;
-};
-constexpr Variant variants[] = {{"residual and norm", true, true, false, false},
-                                {"weight less one", true, true, true, false},
-                                {"residual at its owner", true, true, false, true},
-                                {"residual alone", true, false, false, false},
-                                {"norm alone", false, true, false, false}};
-
-template <class T>
-bool same(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
-// Floats over a wide range, with both zeros.
-std::vector<float> parts_of(unsigned seed, std::size_t count) {
-  std::mt19937 random(seed);
-  std::vector<float> parts(count);
-  for (float& part : parts) {
-    const unsigned bits = random();
-    part = bits % 17 == 0 ? (bits % 2 == 0 ? 0.0f : -0.0f)
-                          : std::ldexp(static_cast<float>(static_cast<int>(bits % 65536) - 32768),
-                                       static_cast<int>(bits >> 16) % 12 - 16);
-  }
-  return parts;
-}
-std::vector<float> tree_of_parts(const std::vector<std::vector<float>>& parts) {
-  std::vector<float> sum(parts[0].size());
-  for (std::size_t at = 0; at < sum.size(); ++at) {
-    sum[at] = tree_sum(static_cast<int>(parts.size()),
-                       [&](int i) { return parts[static_cast<std::size_t>(i)][at]; });
-  }
-  return sum;
-}
-
-struct Case {
-  std::vector<std::vector<float>> parts;  // of each rank
-  std::vector<float> residual;
-  std::vector<Bf16> weight, factor;  // as stored, and as it multiplies
-};
-Case case_of(unsigned seed, int ranks, const Shape& shape, const Variant& variant) {
-  std::mt19937 random(seed);
-  Case c{.residual = variant.residual ? random_floats(random, shape.count(), 3.0f)
-                                      : std::vector<float>(shape.count())};
-  for (int i = 0; i < ranks; ++i)
-    c.parts.push_back(parts_of(seed + 1000u * static_cast<unsigned>(i + 1), shape.count()));
-  for (int i = 0; i < shape.hidden; ++i) {
-    // 1 + weight is exact in bfloat16.
-    const float less_one = static_cast<float>(static_cast<int>(random() % 127) - 63) / 128.0f;
-    c.factor.push_back(Bf16::from_float(1.0f + less_one));
-    c.weight.push_back(variant.less_one ? Bf16::from_float(less_one) : c.factor.back());
-  }
-  return c;
-}
-
-struct Answer {
-  std::vector<float> residual;
-  std::vector<Bf16> out;
-  std::vector<std::uint8_t> tiles;
-};
-
-// By the norm of one GPU, from the parts' sum.
-Answer of_one_gpu(const Case& c, const Shape& shape, int stride) {
-  Answer answer{std::vector<float>(shape.count()),
-                std::vector<Bf16>(static_cast<std::size_t>(shape.rows * stride)),
-                std::vector<std::uint8_t>(DenseShape{0, shape.hidden}.token_bytes(shape.rows))};
-  const std::vector<float> sum = tree_of_parts(c.parts);
-  DeviceBuffer residual = on_device(c.residual), delta = on_device(sum), weight = on_device(c.factor);
-  DeviceBuffer out = device_bytes(answer.out.size() * 2, 0xff),
-               tiles = device_bytes(answer.tiles.size(), 0xff);
-  const Status status = add_rms_norm_cuda({.residual = residual.as<float>(),
-                                           .residual_out = residual.as<float>(),
-                                           .delta = delta.as<float>(),
-                                           .weight = weight.as<Bf16>(),
-                                           .out = out.as<Bf16>(),
-                                           .out_stride = stride,
-                                           .out_tiles = tiles.as<std::uint8_t>(),
-                                           .rows = shape.rows,
-                                           .hidden = shape.hidden,
-                                           .eps = 1e-5f},
-                                          nullptr);
-  NIBBLE_CHECK(status.ok(), status.message());
-  residual.copy_to(std::span(answer.residual));
-  out.copy_to(std::span(answer.out));
-  tiles.copy_to(std::span(answer.tiles));
-  return answer;
-}
+using namespace sums;
 
 enum class Push { by_norm, ahead };
 
-void expect_as_one_gpu(const PeerWorkspace& workspace, int ranks, const Shape& shape, const Variant& variant,
-                       Algorithm algorithm, Push push) {
+void expect_as_one_gpu(const PeerWorkspace& workspace, int ranks, const SumShape& shape,
+                       const Variant& variant, Algorithm algorithm, Push push) {
   SCOPED_TRACE(std::string(variant.name) + ", " + algorithm_name(algorithm) + ", " + std::to_string(ranks) +
                " ranks, " + std::to_string(shape.rows) + " rows of " + std::to_string(shape.hidden));
   const Case c = case_of(static_cast<unsigned>(shape.rows * 7 + ranks), ranks, shape, variant);
@@ -141,21 +29,19 @@ void expect_as_one_gpu(const PeerWorkspace& workspace, int ranks, const Shape& s
     Status pushed;
     if (push == Push::ahead) pushed = push_parts_cuda(group, parts.as<float>(), shape.rows, stream);
     EXPECT_TRUE(pushed.ok());
-    const Status status =
-        all_reduce_norm_cuda(group,
-                             {.parts = push == Push::ahead ? nullptr : parts.as<float>(),
-                              .residual = variant.residual ? residual.as<float>() : nullptr,
-                              .weight = variant.norm ? weight.as<Bf16>() : nullptr,
-                              .weight_less_one = variant.less_one,
-                              .residual_at_owner = variant.at_owner,
-                              .out = variant.norm ? out.as<Bf16>() : nullptr,
-                              .out_stride = variant.norm ? stride : 0,
-                              .out_tiles = variant.norm ? tiles.as<std::uint8_t>() : nullptr,
-                              .rows = shape.rows,
-                              .hidden = shape.hidden,
-                              .eps = 1e-5f,
-                              .algorithm = algorithm},
-                             stream);
+    const Status status = all_reduce_norm_cuda(
+        group,
+        {.parts = push == Push::ahead ? nullptr : parts.as<float>(),
+         .residual = variant.residual ? residual.as<float>() : nullptr,
+         .weight = variant.norm ? weight.as<Bf16>() : nullptr,
+         .weight_less_one = variant.less_one,
+         .residual_at_owner = variant.at_owner,
+         .out = variant.norm ? Bf16Rows{out.as<Bf16>(), stride, tiles.as<std::uint8_t>()} : Bf16Rows{},
+         .rows = shape.rows,
+         .hidden = shape.hidden,
+         .eps = 1e-5f,
+         .algorithm = algorithm},
+        stream);
     EXPECT_TRUE(status.ok()) << status.message();
     cuda_check(cudaStreamSynchronize(stream));
     EXPECT_EQ(workspace.failure(rank).message(), "");
@@ -180,7 +66,7 @@ void expect_as_one_gpu(const PeerWorkspace& workspace, int ranks, const Shape& s
 }
 
 TEST_F(AllReduceNormOnGpus, GivesTheBitsOfOneGpuInEveryVariantAndSize) {
-  std::vector<Shape> shapes = {{1, 2880}, {3, 72}, {2, 4104}};
+  std::vector<SumShape> shapes = {{1, 2880}, {3, 72}, {2, 4104}};
   if (!small_cases)
     shapes.insert(shapes.end(), {{8, 2880},
                                  {17, 2880},
@@ -192,7 +78,7 @@ TEST_F(AllReduceNormOnGpus, GivesTheBitsOfOneGpuInEveryVariantAndSize) {
                                  {300, 4104},
                                  {33, 12256}});
   for (const int ranks : group_sizes()) {
-    for (const Shape& shape : shapes) {
+    for (const SumShape& shape : shapes) {
       const auto workspace = workspace_of(first_ranks(ranks), shape.rows, shape.hidden);
       for (const Variant& variant : variants) {
         for (const Algorithm algorithm : {Algorithm::one_shot, Algorithm::two_shot})
@@ -205,7 +91,7 @@ TEST_F(AllReduceNormOnGpus, GivesTheBitsOfOneGpuInEveryVariantAndSize) {
 
 // By pairs of blocks, of which some have one row and some two.
 TEST_F(AllReduceNormOnGpus, PairsOfBlocksTakeSeveralRowsEach) {
-  const Shape shape{136, 128};
+  const SumShape shape{136, 128};
   const auto workspace = workspace_of(first_ranks(2), shape.rows, shape.hidden);
   for (const Variant& variant : variants)
     expect_as_one_gpu(*workspace, 2, shape, variant, Algorithm::two_shot, Push::by_norm);
@@ -214,7 +100,7 @@ TEST_F(AllReduceNormOnGpus, PairsOfBlocksTakeSeveralRowsEach) {
 
 // More rows than a launch takes: in several.
 TEST_F(AllReduceNormOnGpus, CutsWhatExceedsAWindow) {
-  const Shape shape{small_cases ? 7 : 8192, small_cases ? 64 : 2880};
+  const SumShape shape{small_cases ? 7 : 8192, small_cases ? 64 : 2880};
   const int ranks = group_sizes().back();
   const auto workspace = workspace_of(first_ranks(ranks), small_cases ? 3 : 512, shape.hidden);
   const Case c = case_of(3, ranks, shape, variants[0]);
@@ -228,8 +114,7 @@ TEST_F(AllReduceNormOnGpus, CutsWhatExceedsAWindow) {
                                        {.parts = parts.as<float>(),
                                         .residual = residual.as<float>(),
                                         .weight = weight.as<Bf16>(),
-                                        .out = out.as<Bf16>(),
-                                        .out_stride = shape.hidden,
+                                        .out = Bf16Rows{out.as<Bf16>(), shape.hidden},
                                         .rows = shape.rows,
                                         .hidden = shape.hidden,
                                         .eps = 1e-5f,
@@ -248,7 +133,7 @@ TEST_F(AllReduceNormOnGpus, CutsWhatExceedsAWindow) {
 }
 
 TEST_F(AllReduceNormOnGpus, TakesNanInfinityAndMinusZeroForData) {
-  const Shape shape{2, 64};
+  const SumShape shape{2, 64};
   const float infinity = std::numeric_limits<float>::infinity(),
               nan = std::numeric_limits<float>::quiet_NaN();
   const auto workspace = workspace_of(first_ranks(2), shape.rows, shape.hidden);
@@ -266,8 +151,7 @@ TEST_F(AllReduceNormOnGpus, TakesNanInfinityAndMinusZeroForData) {
                                         .residual = residual.as<float>(),
                                         .weight = weight.as<Bf16>(),
                                         .residual_at_owner = algorithm == Algorithm::two_shot,
-                                        .out = out.as<Bf16>(),
-                                        .out_stride = shape.hidden,
+                                        .out = Bf16Rows{out.as<Bf16>(), shape.hidden},
                                         .rows = shape.rows,
                                         .hidden = shape.hidden,
                                         .eps = 1e-5f,
@@ -423,7 +307,7 @@ TEST_F(AllReduceNormOnGpus, KeepsGroupsOfOneWorldApart) {
 TEST_F(AllReduceNormOnGpus, DrainsAGraphWhenARankDoesNotComeAndSaysWho) {
   const int ranks = group_sizes().back();
   const Group group = first_ranks(ranks);
-  const Shape shape{2, 64};
+  const SumShape shape{2, 64};
   const auto workspace = workspace_of(group, shape.rows, shape.hidden, std::chrono::milliseconds(300));
   const auto queue = [&](int rank, int calls, const std::vector<float>& values, cudaStream_t stream) {
     DeviceBuffer parts = on_device(values), residual = on_device(std::vector<float>(shape.count()));

@@ -10,14 +10,15 @@
 namespace nibble {
 namespace {
 
-template <int members, int blocks>
+template <class Rows, int members, int blocks>
 __global__ void __launch_bounds__(PeerCluster<blocks>::threads, blocks)
     one_shot_clusters(const __grid_constant__ PeerGroup group,
-                      const __grid_constant__ AllReduceNormCudaArgs args) {
+                      const __grid_constant__ AllReduceNormCudaArgs args, const __grid_constant__ Rows out) {
   using Cluster = PeerCluster<blocks>;
-  __shared__ typename Cluster::Barriers barriers;
-  auto& shared = *reinterpret_cast<typename Cluster::Shared*>(ptx::dynamic_shared());
-  Cluster::init(barriers);
+  using Form = ClusterForm<Rows, blocks>;
+  __shared__ typename Form::Barriers barriers;
+  auto& shared = *reinterpret_cast<typename Form::Shared*>(ptx::dynamic_shared());
+  Form::init(barriers);
   ptx::cluster_arrive();
   ptx::grid_launch_dependents();
   const ClusterPlace at = Cluster::place();
@@ -36,36 +37,42 @@ __global__ void __launch_bounds__(PeerCluster<blocks>::threads, blocks)
   }
   float4 four = make_float4(0, 0, 0, 0);
   if (has) four = take_four<members>(group, args, step, row, column);
+  const float global_scale = args.weight == nullptr ? 0.0f : global_scale_of(out, row);
   // Behind it all threads of the cluster have read the row's step.
   const float scale = Cluster::scale(shared, barriers, 0, at, args.hidden, args.eps, four);
   if (at.block == 0 && threadIdx.x == 0) group.steps[row] = step + 1;
   if (args.weight == nullptr) return;
-  put_norm(args, row, column,
-           has ? weighted_four(four, scale, weights, args.weight_less_one) : make_uint2(0, 0));
+  const uint2 words = has ? weighted_four(four, scale, weights, args.weight_less_one) : make_uint2(0, 0);
+  put_four(out, {row, column, args.hidden}, Form::of(shared, barriers, 0, at.block, words, global_scale));
 }
 
-template <int blocks>
-constexpr OfMembers kernels_one_shot_clusters{one_shot_clusters<2, blocks>, one_shot_clusters<4, blocks>,
-                                              one_shot_clusters<8, blocks>};
+template <class Rows, int blocks>
+constexpr OfMembers kernels_one_shot_clusters{one_shot_clusters<Rows, 2, blocks>,
+                                              one_shot_clusters<Rows, 4, blocks>,
+                                              one_shot_clusters<Rows, 8, blocks>};
 
 template <int blocks>
 void launch_clusters(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream) {
   using Cluster = PeerCluster<blocks>;
-  const Launch launch{.blocks = dim3(static_cast<unsigned>(args.rows * blocks)),
-                      .threads = Cluster::threads,
-                      .shared_bytes = sizeof(typename Cluster::Shared),
-                      .stream = stream,
-                      .overlaps = true,
-                      .cluster = blocks,
-                      .share = share_of(args.rows)};
-  launch_kernel(launch, kernels_one_shot_clusters<blocks>.of(group.layout.members), group, args);
+  with_form(args, [&]<class Rows>(const Rows& out) {
+    const Launch launch{.blocks = dim3(static_cast<unsigned>(args.rows * blocks)),
+                        .threads = Cluster::threads,
+                        .shared_bytes = sizeof(typename ClusterForm<Rows, blocks>::Shared),
+                        .stream = stream,
+                        .overlaps = true,
+                        .cluster = blocks,
+                        .share = share_of(args.rows)};
+    launch_kernel(launch, kernels_one_shot_clusters<Rows, blocks>.of(group.layout.members), group, args, out);
+  });
 }
 
 }  // namespace
 
 void load_one_shot_clusters(int members) {
-  kernels_one_shot_clusters<8>.load(members);
-  kernels_one_shot_clusters<2>.load(members);
+  for_each_form([&]<class Rows>(const Rows&) {
+    kernels_one_shot_clusters<Rows, 8>.load(members);
+    kernels_one_shot_clusters<Rows, 2>.load(members);
+  });
 }
 
 void launch_one_shot_clusters(const PeerGroup& group, const AllReduceNormCudaArgs& args,

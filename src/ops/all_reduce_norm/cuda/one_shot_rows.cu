@@ -7,10 +7,10 @@
 namespace nibble {
 namespace {
 
-template <int members>
+template <class Rows, int members>
 __global__ void __launch_bounds__(norm_threads, 2)
-    one_shot_rows(const __grid_constant__ PeerGroup group,
-                  const __grid_constant__ AllReduceNormCudaArgs args) {
+    one_shot_rows(const __grid_constant__ PeerGroup group, const __grid_constant__ AllReduceNormCudaArgs args,
+                  const __grid_constant__ Rows out) {
   float* const x = reinterpret_cast<float*>(ptx::dynamic_shared());  // [hidden]
   __shared__ float of_warp[norm_warps];
   ptx::grid_launch_dependents();
@@ -25,14 +25,18 @@ __global__ void __launch_bounds__(norm_threads, 2)
   take_row<members>(group, args, step, row, x, wait);
   const float scale = scale_of_row(args, x, of_warp);
   if (threadIdx.x == 0) group.steps[row] = step + 1;
-  if (args.weight != nullptr) norm_row(args, row, x, scale, weights, [](int, const uint4&) {});
+  if (args.weight != nullptr) norm_row(args, out, row, x, scale, weights, [](const auto&...) {});
 }
 
-constexpr OfMembers kernels_one_shot_rows{one_shot_rows<2>, one_shot_rows<4>, one_shot_rows<8>};
+template <class Rows>
+constexpr OfMembers kernels_one_shot_rows{one_shot_rows<Rows, 2>, one_shot_rows<Rows, 4>,
+                                          one_shot_rows<Rows, 8>};
 
 }  // namespace
 
-void load_one_shot_rows(int members) { kernels_one_shot_rows.load(members); }
+void load_one_shot_rows(int members) {
+  for_each_form([&]<class Rows>(const Rows&) { kernels_one_shot_rows<Rows>.load(members); });
+}
 
 void launch_one_shot_rows(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream) {
   const Launch launch{.blocks = dim3(static_cast<unsigned>(args.rows)),
@@ -41,7 +45,9 @@ void launch_one_shot_rows(const PeerGroup& group, const AllReduceNormCudaArgs& a
                       .stream = stream,
                       .overlaps = true,
                       .share = share_of(args.rows)};
-  launch_kernel(launch, kernels_one_shot_rows.of(group.layout.members), group, args);
+  with_form(args, [&]<class Rows>(const Rows& out) {
+    launch_kernel(launch, kernels_one_shot_rows<Rows>.of(group.layout.members), group, args, out);
+  });
 }
 
 }  // namespace nibble

@@ -80,12 +80,72 @@ struct PeerCluster {
   }
 };
 
-// The norm of four columns.
-__device__ __forceinline__ uint2 weighted_four(const float4& four, float scale, const uint2& weights,
-                                               bool less_one) {
-  return make_uint2(weighted_pair(four.x, four.y, scale, weights.x, less_one),
-                    weighted_pair(four.z, four.w, scale, weights.y, less_one));
-}
+// What a cluster makes of its row's norm, four columns a thread: of() of the kernel's row number `turn`,
+// behind PeerCluster::scale, by all threads.
+template <class Rows, int blocks>
+struct ClusterForm;
+
+template <int blocks>
+struct ClusterForm<Bf16Rows, blocks> {
+  using Shared = typename PeerCluster<blocks>::Shared;
+  using Barriers = typename PeerCluster<blocks>::Barriers;
+  using Four = uint2;
+  static constexpr bool whole_warps = false;  // fours travel by whole warps
+
+  static __device__ __forceinline__ void init(Barriers& barriers) { PeerCluster<blocks>::init(barriers); }
+  static __device__ __forceinline__ Four of(Shared&, Barriers&, int, int, const uint2& words, float) {
+    return words;
+  }
+};
+
+template <int blocks>
+struct ClusterForm<Nvfp4Rows, blocks> {
+  using Shared = typename PeerCluster<blocks>::Shared;
+  using Barriers = typename PeerCluster<blocks>::Barriers;
+  using Four = Nvfp4Four;
+  static constexpr bool whole_warps = true;
+
+  static __device__ __forceinline__ void init(Barriers& barriers) { PeerCluster<blocks>::init(barriers); }
+  static __device__ __forceinline__ Four of(Shared&, Barriers&, int, int, const uint2& words,
+                                            float global_scale) {
+    return nvfp4_four(words, global_scale);
+  }
+};
+
+// Every warp sends its largest magnitude to all blocks. One place each does: a block sends a row's only when
+// it has all sums of squares of that row, which others send when they are done with the row before.
+template <int blocks>
+struct ClusterForm<E4m3Rows, blocks> {
+  static constexpr int warps = PeerCluster<blocks>::threads / 32;  // of a block
+  static_assert(blocks * warps == 32, "a lane looks at each");
+  struct Shared : PeerCluster<blocks>::Shared {
+    float4 largest[blocks * warps];  // bits, the first of four
+  };
+  struct Barriers : PeerCluster<blocks>::Barriers {
+    std::uint64_t of_largest;
+  };
+  using Four = E4m3Four;
+  static constexpr bool whole_warps = false;
+
+  static __device__ __forceinline__ void init(Barriers& barriers) {
+    if (threadIdx.x == 0) ptx::mbarrier_init(&barriers.of_largest, 1);
+    PeerCluster<blocks>::init(barriers);
+  }
+  static __device__ __forceinline__ Four of(Shared& shared, Barriers& barriers, int turn, int block,
+                                            const uint2& words, float) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    std::uint64_t* const barrier = &barriers.of_largest;
+    if (threadIdx.x == 0) ptx::mbarrier_arrive_expecting(barrier, sizeof shared.largest);
+    const unsigned own = __reduce_max_sync(whole_warp, largest_of(words));
+    if (lane < blocks) {
+      ptx::store_to_block(&shared.largest[block * warps + warp], make_float4(__uint_as_float(own), 0, 0, 0),
+                          barrier, lane);
+    }
+    __syncwarp();
+    ptx::mbarrier_wait(barrier, static_cast<std::uint32_t>(turn % 2));
+    return e4m3_four(words, __reduce_max_sync(whole_warp, __float_as_uint(shared.largest[lane].x)));
+  }
+};
 
 // Four columns of a row from all members' parts in this member's window, armed again; the residual takes them
 // in.
@@ -139,15 +199,24 @@ __device__ __forceinline__ float4 take_four_of_owner(const PeerGroup& group,
 }
 
 // Of a normed row.
-__device__ __forceinline__ uint2 take_normed_four(const PeerGroup& group, std::uint32_t step, int owner,
-                                                  int row, int column) {
+__device__ __forceinline__ void take_normed_four(const PeerGroup& group, std::uint32_t step, int owner,
+                                                 const RowPlace& at, uint2& four) {
+  if (!at.inside()) return;
   uint2 words[1];
   PeerWait wait(group, PeerWait::For::owner);
-  const auto slot = [&](int) { return four_of_row_slot(group, group.member, row, column); };
+  const auto slot = [&](int) { return four_of_row_slot(group, group.member, at.row, at.column); };
   await(
-      words, armed_row, slot, [&](int) { return owner; }, wait, step, row);
+      words, armed_row, slot, [&](int) { return owner; }, wait, step, at.row);
   ptx::store_peer(slot(0), make_uint2(armed_row, armed_row));
-  return words[0];
+  four = words[0];
+}
+template <class Four>
+__device__ __forceinline__ void take_normed_four(const PeerGroup& group, std::uint32_t step, int owner,
+                                                 const RowPlace& at, Four& four) {
+  PeerWait wait(group, PeerWait::For::owner);
+  Four fours[1];
+  take_fours(group, step, owner, {at}, fours, wait);
+  four = fours[0];
 }
 
 // Four columns that this member owns, to all others: a new residual, or a sum.
@@ -160,11 +229,17 @@ __device__ __forceinline__ void give_four(const PeerGroup& group, int row, int c
 }
 // Of a normed row.
 template <int members>
-__device__ __forceinline__ void give_normed_four(const PeerGroup& group, int row, int column,
+__device__ __forceinline__ void give_normed_four(const PeerGroup& group, const RowPlace& at,
                                                  const uint2& words) {
+  if (!at.inside()) return;
 #pragma unroll
   for (int i = 1; i < members; ++i)
-    ptx::store_peer(four_of_row_slot(group, (group.member + i) % members, row, column), words);
+    ptx::store_peer(four_of_row_slot(group, (group.member + i) % members, at.row, at.column), words);
+}
+template <int members, class Four>
+__device__ __forceinline__ void give_normed_four(const PeerGroup& group, const RowPlace& at,
+                                                 const Four& four) {
+  give_codes<members>(group, at, four);
 }
 
 }  // namespace nibble

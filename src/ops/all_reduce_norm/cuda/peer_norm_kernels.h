@@ -20,6 +20,20 @@ struct OfMembers {
 template <class Kernel>
 OfMembers(Kernel, Kernel, Kernel) -> OfMembers<Kernel>;
 
+// body(Rows{}) for each form of the norm, whose kernels are instances of their own.
+template <class Body>
+void for_each_form(const Body& body) {
+  body(Bf16Rows{});
+  body(E4m3Rows{});
+  body(Nvfp4Rows{});
+}
+
+// body(rows) with the form that is asked for.
+template <class Body>
+void with_form(const AllReduceNormCudaArgs& args, const Body& body) {
+  std::visit(body, args.out);
+}
+
 // Whether a two-shot launch sends back float32 rows, of which each member makes the norm.
 inline bool gives_sums(const AllReduceNormCudaArgs& args) {
   return args.weight == nullptr || (args.residual != nullptr && !args.residual_at_owner);

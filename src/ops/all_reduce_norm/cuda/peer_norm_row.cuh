@@ -5,6 +5,7 @@
 
 #include "comm/cuda/peer_slots.cuh"
 #include "ops/all_reduce_norm/cuda/all_reduce_norm_cuda.h"
+#include "ops/all_reduce_norm/cuda/peer_norm_codes.cuh"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/rms_norm/cuda/norm_row.cuh"
 
@@ -28,23 +29,25 @@ __device__ __forceinline__ uint4 weighted(const Eight& eight, float scale, const
 }
 
 // Columns up to here are written: those of the row, and zeros in what pads it.
-__device__ __forceinline__ int columns_written(const AllReduceNormCudaArgs& args) {
-  const int tiled = args.out_tiles == nullptr ? 0 : DenseShape{0, args.hidden}.padded_cols();
-  return max(tiled, args.out == nullptr ? 0 : args.out_stride);
+__device__ __forceinline__ int columns_written(const Bf16Rows& out, int hidden) {
+  const int tiled = out.tiles == nullptr ? 0 : DenseShape{0, hidden}.padded_cols();
+  return max(tiled, out.rows == nullptr ? 0 : out.stride);
 }
 
 // `Words`: uint4 for eight columns of the norm, uint2 for four.
 template <class Words>
-__device__ __forceinline__ void put_norm(const AllReduceNormCudaArgs& args, int row, int column,
-                                         const Words& words) {
-  if (args.out != nullptr && column < args.out_stride) {
+__device__ __forceinline__ void put_norm(const Bf16Rows& out, const RowPlace& at, const Words& words) {
+  if (out.rows != nullptr && at.column < out.stride) {
     *reinterpret_cast<Words*>(
-        args.out + static_cast<std::size_t>(row) * static_cast<std::size_t>(args.out_stride) + column) =
+        out.rows + static_cast<std::size_t>(at.row) * static_cast<std::size_t>(out.stride) + at.column) =
         words;
   }
-  const DenseShape shape{0, args.hidden};
-  if (args.out_tiles != nullptr && column < shape.padded_cols())
-    *reinterpret_cast<Words*>(args.out_tiles + token_offset(shape.blocks(), row, column)) = words;
+  const DenseShape shape{0, at.hidden};
+  if (out.tiles != nullptr && at.column < shape.padded_cols())
+    *reinterpret_cast<Words*>(out.tiles + token_offset(shape.blocks(), at.row, at.column)) = words;
+}
+__device__ __forceinline__ void put_four(const Bf16Rows& out, const RowPlace& at, const uint2& words) {
+  put_norm(out, at, words);
 }
 
 __device__ __forceinline__ std::size_t row_begin(const AllReduceNormCudaArgs& args, int row) {
@@ -179,18 +182,27 @@ __device__ __forceinline__ FirstWeights first_weights(const AllReduceNormCudaArg
   return weights;
 }
 
-// The norm of a row that lies in x, `also` told of each eight columns.
+// The norm of four columns.
+__device__ __forceinline__ uint2 weighted_four(const float4& four, float scale, const uint2& weights,
+                                               bool less_one) {
+  return make_uint2(weighted_pair(four.x, four.y, scale, weights.x, less_one),
+                    weighted_pair(four.z, four.w, scale, weights.y, less_one));
+}
+
+// The norm of a row that lies in x, `also` told of each eight columns of bfloat16, or four of codes.
 template <class Also>
-__device__ __forceinline__ void norm_row(const AllReduceNormCudaArgs& args, int row, const float* x,
-                                         float scale, const FirstWeights& weights, const Also& also) {
-  const int first = static_cast<int>(threadIdx.x) * 8, past = max(columns_written(args), args.hidden);
+__device__ __forceinline__ void norm_row(const AllReduceNormCudaArgs& args, const Bf16Rows& out, int row,
+                                         const float* x, float scale, const FirstWeights& weights,
+                                         const Also& also) {
+  const int first = static_cast<int>(threadIdx.x) * 8,
+            past = max(columns_written(out, args.hidden), args.hidden);
   const auto put = [&](int column, const uint4& of_columns) {
     uint4 words = make_uint4(0, 0, 0, 0);
     if (column < args.hidden) {
       words = weighted(eight_of_shared(x + column), scale, of_columns, args.weight_less_one);
-      also(column, words);
+      also(RowPlace{row, column, args.hidden}, words);
     }
-    put_norm(args, row, column, words);
+    put_norm(out, {row, column, args.hidden}, words);
   };
 #pragma unroll
   for (int pass = 0; pass < norm_passes; ++pass) {
@@ -202,6 +214,50 @@ __device__ __forceinline__ void norm_row(const AllReduceNormCudaArgs& args, int 
     put(column, column < args.hidden ? *reinterpret_cast<const uint4*>(args.weight + column)
                                      : make_uint4(0, 0, 0, 0));
   }
+}
+
+// body(at, words) of each four columns' norm, by whole warps, with zeros past the row's end.
+template <class Body>
+__device__ __forceinline__ void for_fours(const AllReduceNormCudaArgs& args, int row, const float* x,
+                                          float scale, const Body& body) {
+#pragma unroll 1
+  for (int base = 0; base < args.hidden; base += norm_threads * 4) {
+    const RowPlace at{row, base + static_cast<int>(threadIdx.x) * 4, args.hidden};
+    uint2 words = make_uint2(0, 0);
+    if (at.inside()) {
+      words = weighted_four(*reinterpret_cast<const float4*>(x + at.column), scale,
+                            *reinterpret_cast<const uint2*>(args.weight + at.column), args.weight_less_one);
+    }
+    body(at, words);
+  }
+}
+template <class Also>
+__device__ __forceinline__ void norm_row(const AllReduceNormCudaArgs& args, const E4m3Rows& out, int row,
+                                         const float* x, float scale, const FirstWeights&, const Also& also) {
+  __shared__ unsigned of_warp[norm_warps];
+  unsigned largest = 0;
+  for_fours(args, row, x, scale,
+            [&](const RowPlace&, const uint2& words) { largest = max(largest, largest_of(words)); });
+  largest = __reduce_max_sync(whole_warp, largest);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
+  __syncthreads();  // every warp's largest is there; it is read before the barrier behind the row
+#pragma unroll
+  for (int warp = 0; warp < norm_warps; ++warp) largest = max(largest, of_warp[warp]);
+  for_fours(args, row, x, scale, [&](const RowPlace& at, const uint2& words) {
+    const E4m3Four four = e4m3_four(words, largest);
+    put_four(out, at, four);
+    also(at, four);
+  });
+}
+template <class Also>
+__device__ __forceinline__ void norm_row(const AllReduceNormCudaArgs& args, const Nvfp4Rows& out, int row,
+                                         const float* x, float scale, const FirstWeights&, const Also& also) {
+  const float global_scale = global_scale_of(out, row);
+  for_fours(args, row, x, scale, [&](const RowPlace& at, const uint2& words) {
+    const Nvfp4Four four = nvfp4_four(words, global_scale);
+    put_four(out, at, four);
+    also(at, four);
+  });
 }
 
 }  // namespace nibble

@@ -15,13 +15,15 @@ namespace {
 constexpr int pair_blocks = 2;
 using Pair = PeerCluster<pair_blocks>;
 
-template <int members>
+template <class Rows, int members>
 __global__ void __launch_bounds__(Pair::threads, 2)
     two_shot_pairs(const __grid_constant__ PeerGroup group,
-                   const __grid_constant__ AllReduceNormCudaArgs args, const bool sums_go_back) {
-  __shared__ Pair::Barriers barriers;
-  auto& shared = *reinterpret_cast<Pair::Shared*>(ptx::dynamic_shared());
-  Pair::init(barriers);
+                   const __grid_constant__ AllReduceNormCudaArgs args, const __grid_constant__ Rows out,
+                   const bool sums_go_back) {
+  using Form = ClusterForm<Rows, pair_blocks>;
+  __shared__ typename Form::Barriers barriers;
+  auto& shared = *reinterpret_cast<typename Form::Shared*>(ptx::dynamic_shared());
+  Form::init(barriers);
   ptx::cluster_arrive();
   ptx::grid_launch_dependents();
   const ClusterPlace at = Pair::place();
@@ -36,9 +38,11 @@ __global__ void __launch_bounds__(Pair::threads, 2)
   for (int row = first; row < args.rows && has; row += pairs)
     push_part(group, owner_of_row(row, members), step_of(row), row, column, part_of(args, row, column));
   int turn = 0;  // rows of which this pair has made the norm
-  const auto normed = [&](const float4& four) {
-    const float scale = Pair::scale(shared, barriers, turn++, at, args.hidden, args.eps, four);
-    return has ? weighted_four(four, scale, weights, args.weight_less_one) : make_uint2(0, 0);
+  const auto normed = [&](int row, const float4& four) {
+    const float global_scale = global_scale_of(out, row);
+    const float scale = Pair::scale(shared, barriers, turn, at, args.hidden, args.eps, four);
+    const uint2 words = has ? weighted_four(four, scale, weights, args.weight_less_one) : make_uint2(0, 0);
+    return Form::of(shared, barriers, turn++, at.block, words, global_scale);
   };
   for (int row = first; row < args.rows; row += pairs) {
     if (owner_of_row(row, members) != group.member) continue;
@@ -48,42 +52,52 @@ __global__ void __launch_bounds__(Pair::threads, 2)
       if (sums_go_back) give_four<members>(group, row, column, four);
     }
     if (!norms) continue;
-    const uint2 words = normed(four);
-    if (has && !sums_go_back) give_normed_four<members>(group, row, column, words);
-    put_norm(args, row, column, words);
+    const auto own = normed(row, four);
+    if (!sums_go_back) give_normed_four<members>(group, {row, column, args.hidden}, own);
+    put_four(out, {row, column, args.hidden}, own);
   }
   for (int row = first; row < args.rows; row += pairs) {
     const int owner = owner_of_row(row, members);
     if (owner == group.member) continue;
     if (!sums_go_back) {
-      put_norm(args, row, column,
-               has ? take_normed_four(group, step_of(row), owner, row, column) : make_uint2(0, 0));
+      const RowPlace place{row, column, args.hidden};
+      typename Form::Four theirs{};
+      take_normed_four(group, step_of(row), owner, place, theirs);
+      put_four(out, place, theirs);
       continue;
     }
     float4 four = make_float4(0, 0, 0, 0);
     if (has) four = take_four_of_owner(group, args, step_of(row), owner, row, column);
-    if (norms) put_norm(args, row, column, normed(four));
+    if (norms) put_four(out, {row, column, args.hidden}, normed(row, four));
   }
   ptx::cluster_barrier();  // every thread of the pair has read the rows' steps
   if (at.block != 0 || threadIdx.x != 0) return;
   for (int row = first; row < args.rows; row += pairs) group.steps[row] = step_of(row) + 1;
 }
 
-constexpr OfMembers kernels_two_shot_pairs{two_shot_pairs<2>, two_shot_pairs<4>, two_shot_pairs<8>};
+template <class Rows>
+constexpr OfMembers kernels_two_shot_pairs{two_shot_pairs<Rows, 2>, two_shot_pairs<Rows, 4>,
+                                           two_shot_pairs<Rows, 8>};
 
 }  // namespace
 
-void load_two_shot_pairs(int members) { kernels_two_shot_pairs.load(members); }
+void load_two_shot_pairs(int members) {
+  for_each_form([&]<class Rows>(const Rows&) { kernels_two_shot_pairs<Rows>.load(members); });
+}
 
 void launch_two_shot_pairs(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream) {
-  const Launch launch{.blocks = dim3(static_cast<unsigned>(std::min(args.rows, two_shot_turn) * pair_blocks)),
-                      .threads = Pair::threads,
-                      .shared_bytes = sizeof(Pair::Shared),
-                      .stream = stream,
-                      .overlaps = true,
-                      .cluster = pair_blocks,
-                      .share = share_of(args.rows)};
-  launch_kernel(launch, kernels_two_shot_pairs.of(group.layout.members), group, args, gives_sums(args));
+  with_form(args, [&]<class Rows>(const Rows& out) {
+    const Launch launch{
+        .blocks = dim3(static_cast<unsigned>(std::min(args.rows, two_shot_turn) * pair_blocks)),
+        .threads = Pair::threads,
+        .shared_bytes = sizeof(typename ClusterForm<Rows, pair_blocks>::Shared),
+        .stream = stream,
+        .overlaps = true,
+        .cluster = pair_blocks,
+        .share = share_of(args.rows)};
+    launch_kernel(launch, kernels_two_shot_pairs<Rows>.of(group.layout.members), group, args, out,
+                  gives_sums(args));
+  });
 }
 
 }  // namespace nibble

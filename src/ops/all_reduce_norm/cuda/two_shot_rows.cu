@@ -1,8 +1,9 @@
 // Two-shot, a block some rows: each row has an owner. Everybody sends the owner its part; the owner adds,
 // takes the sum into the residual and norms it; then it sends to all either the normed row, 2 x hidden bytes,
 // or, where all keep the residual (or there is no norm), the new residual, 4 x hidden bytes, from which each
-// norms the row itself. Bytes out of a member, a row: 4 x hidden x (members - 1) / members, and as many times
-// the row that goes back.
+// norms the row itself. In place of the normed row go codes with their scales, hidden + 4 bytes of FP8 or
+// 3 / 4 x hidden of FP4. Bytes out of a member, a row: 4 x hidden x (members - 1) / members, and as many
+// times the row that goes back.
 //
 // A block has several rows. It sends all its parts first, then adds the rows it owns, then takes in the
 // others': no wait comes before a send that somebody else's wait depends on, other than an owner's for parts.
@@ -20,9 +21,9 @@ constexpr int two_shot_blocks = 256;  // at most, two on each multiprocessor
 
 // A row that its owner has normed: out of the window, which is armed again.
 template <int members>
-__device__ __forceinline__ void take_normed(const PeerGroup& group, const AllReduceNormCudaArgs& args,
+__device__ __forceinline__ void take_normed(const PeerGroup& group, const Bf16Rows& out, int hidden,
                                             std::uint32_t step, int row, PeerWait& wait) {
-  const int first = static_cast<int>(threadIdx.x) * 8, hidden = args.hidden, past = columns_written(args);
+  const int first = static_cast<int>(threadIdx.x) * 8, past = columns_written(out, hidden);
   const int owner = owner_of_row(row, members);
 #pragma unroll 1
   for (int column = first; column < max(past, hidden); column += norm_passes * norm_pass_columns) {
@@ -36,8 +37,22 @@ __device__ __forceinline__ void take_normed(const PeerGroup& group, const AllRed
 #pragma unroll
     for (int i = 0; i < norm_passes; ++i) {
       if (slot(i) != nullptr) ptx::store_peer(slot(i), four_times(armed_row));
-      put_norm(args, row, column + i * norm_pass_columns, words[i]);
+      put_norm(out, {row, column + i * norm_pass_columns, hidden}, words[i]);
     }
+  }
+}
+template <int members, class Rows>
+__device__ __forceinline__ void take_normed(const PeerGroup& group, const Rows& out, int hidden,
+                                            std::uint32_t step, int row, PeerWait& wait) {
+#pragma unroll 1
+  for (int base = 0; base < hidden; base += columns_of_fours) {
+    RowPlace at[fours_of_passes];
+    typename CodesOf<Rows>::Four fours[fours_of_passes];
+#pragma unroll
+    for (int i = 0; i < fours_of_passes; ++i) at[i] = {row, column_of_four(base, i), hidden};
+    take_fours(group, step, owner_of_row(row, members), at, fours, wait);
+#pragma unroll
+    for (int i = 0; i < fours_of_passes; ++i) put_four(out, at[i], fours[i]);
   }
 }
 
@@ -81,10 +96,22 @@ __device__ __forceinline__ void give_sums(const PeerGroup& group, const AllReduc
   }
 }
 
+// What a row's owner has normed, to all others: eight columns of bfloat16, or four of codes.
 template <int members>
+__device__ __forceinline__ void give_normed(const PeerGroup& group, const RowPlace& at, const uint4& words) {
+#pragma unroll
+  for (int i = 1; i < members; ++i)
+    ptx::store_peer(row_slot(group, (group.member + i) % members, at.row, at.column), words);
+}
+template <int members, class Four>
+__device__ __forceinline__ void give_normed(const PeerGroup& group, const RowPlace& at, const Four& four) {
+  give_codes<members>(group, at, four);
+}
+
+template <class Rows, int members>
 __global__ void __launch_bounds__(norm_threads, 2)
     two_shot_rows(const __grid_constant__ PeerGroup group, const __grid_constant__ AllReduceNormCudaArgs args,
-                  const bool sums_go_back) {
+                  const __grid_constant__ Rows out, const bool sums_go_back) {
   float* const x = reinterpret_cast<float*>(ptx::dynamic_shared());  // [hidden]
   __shared__ float of_warp[norm_warps];
   ptx::grid_launch_dependents();
@@ -101,12 +128,10 @@ __global__ void __launch_bounds__(norm_threads, 2)
     take_row<members>(group, args, __ldcg(group.steps + row), row, x, wait);
     if (sums_go_back) give_sums<members>(group, args, row, x);
     if (args.weight != nullptr) {
-      norm_row(args, row, x, scale_of_row(args, x, of_warp), weights, [&](int column, const uint4& words) {
-        if (sums_go_back) return;
-#pragma unroll
-        for (int i = 1; i < members; ++i)
-          ptx::store_peer(row_slot(group, (group.member + i) % members, row, column), words);
-      });
+      norm_row(args, out, row, x, scale_of_row(args, x, of_warp), weights,
+               [&](const RowPlace& at, const auto& normed) {
+                 if (!sums_go_back) give_normed<members>(group, at, normed);
+               });
     }
     __syncthreads();  // x and the warps' sums have been read
   }
@@ -114,12 +139,12 @@ __global__ void __launch_bounds__(norm_threads, 2)
     if (owner_of_row(row, members) == group.member) continue;
     const std::uint32_t step = __ldcg(group.steps + row);
     if (!sums_go_back) {
-      take_normed<members>(group, args, step, row, owners);
+      take_normed<members>(group, out, args.hidden, step, row, owners);
       continue;
     }
     take_sums<members>(group, args, step, row, x, owners);
     if (args.weight != nullptr)
-      norm_row(args, row, x, scale_of_row(args, x, of_warp), weights, [](int, const uint4&) {});
+      norm_row(args, out, row, x, scale_of_row(args, x, of_warp), weights, [](const auto&...) {});
     __syncthreads();  // x and the warps' sums have been read
   }
   __syncthreads();  // every thread has read the rows' steps
@@ -127,11 +152,15 @@ __global__ void __launch_bounds__(norm_threads, 2)
   for (int row = begin; row < end; ++row) group.steps[row] = __ldcg(group.steps + row) + 1;
 }
 
-constexpr OfMembers kernels_two_shot_rows{two_shot_rows<2>, two_shot_rows<4>, two_shot_rows<8>};
+template <class Rows>
+constexpr OfMembers kernels_two_shot_rows{two_shot_rows<Rows, 2>, two_shot_rows<Rows, 4>,
+                                          two_shot_rows<Rows, 8>};
 
 }  // namespace
 
-void load_two_shot_rows(int members) { kernels_two_shot_rows.load(members); }
+void load_two_shot_rows(int members) {
+  for_each_form([&]<class Rows>(const Rows&) { kernels_two_shot_rows<Rows>.load(members); });
+}
 
 void launch_two_shot_rows(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream) {
   const Launch launch{.blocks = dim3(static_cast<unsigned>(std::min(args.rows, two_shot_blocks))),
@@ -140,7 +169,10 @@ void launch_two_shot_rows(const PeerGroup& group, const AllReduceNormCudaArgs& a
                       .stream = stream,
                       .overlaps = true,
                       .share = share_of(args.rows)};
-  launch_kernel(launch, kernels_two_shot_rows.of(group.layout.members), group, args, gives_sums(args));
+  with_form(args, [&]<class Rows>(const Rows& out) {
+    launch_kernel(launch, kernels_two_shot_rows<Rows>.of(group.layout.members), group, args, out,
+                  gives_sums(args));
+  });
 }
 
 }  // namespace nibble

@@ -72,7 +72,10 @@ inline std::uint32_t bf16x2_of_e4m3x2(std::uint16_t codes) {
   return pack_bf16x2(E4m3{static_cast<std::uint8_t>(codes)}.to_float(),
                      E4m3{static_cast<std::uint8_t>(codes >> 8)}.to_float());
 }
-inline std::uint8_t e4m3_of(float value) { return E4m3::from_float(value).bits; }
+// Of a NaN the one without a sign.
+inline std::uint8_t e4m3_of(float value) {
+  return std::isnan(value) ? std::uint8_t{0x7f} : E4m3::from_float(value).bits;
+}
 inline std::uint32_t sign_extended_low_bytes(std::uint32_t word) {
   return (word & 0x00ff00ffu) | ((word & 0x80u) != 0 ? 0xff00u : 0) |
          ((word & 0x800000u) != 0 ? 0xff000000u : 0);
