@@ -3,7 +3,7 @@
 // with that kernel. Graphs of calls, one after the other, on all members at once; the slowest member's
 // median.
 //
-//   all_reduce_norm_cuda_bench [--json FILE]
+//   all_reduce_norm_cuda_bench [--output bf16|fp8|fp4] [--json FILE]
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -29,27 +29,43 @@ constexpr Way ways[] = {{"one-shot", Algorithm::one_shot, false, false, 256},
                         {"two-shot, residual at owner", Algorithm::two_shot, true, false, 512},
                         {"two-shot, residual everywhere", Algorithm::two_shot, false, false, 512}};
 
+enum class Output { bf16, fp8, fp4 };
+constexpr const char* output_names[] = {"bf16", "fp8", "fp4"};
+
 struct Buffers {
-  DeviceBuffer parts, residual, weight, out;
+  DeviceBuffer parts, residual, weight, out, scales, global_scale;
+
+  NormCudaOutput as(Output output) {
+    if (output == Output::bf16) return Bf16Rows{out.as<Bf16>(), hidden};
+    if (output == Output::fp8) return E4m3Rows{out.as<std::uint8_t>(), scales.as<float>()};
+    return Nvfp4Rows{out.as<std::uint8_t>(), scales.as<std::uint8_t>(), global_scale.as<float>()};
+  }
 };
 Buffers buffers_of(int rank) {
   std::mt19937 random(static_cast<unsigned>(rank));
   const std::size_t count = std::size_t{most_rows} * hidden;
   std::vector<float> parts(count);
   for (float& part : parts) part = std::normal_distribution<float>()(random);
-  return {bench::copied(parts), bench::zeroed(count * 4), bench::filled<Bf16>(hidden, bench::normal, random),
-          bench::zeroed(count * 2)};
+  return {
+      bench::copied(parts),     bench::zeroed(count * 4), bench::filled<Bf16>(hidden, bench::normal, random),
+      bench::zeroed(count * 2), bench::zeroed(count / 4), bench::copied(std::vector<float>{512.0f})};
 }
 
-void queue(const PeerGroup& group, Buffers& buffers, const Way& way, int rows, cudaStream_t stream) {
+struct Call {
+  const Way& way;
+  Output output;
+  int rows;
+};
+
+void queue(const PeerGroup& group, Buffers& buffers, const Call& call, cudaStream_t stream) {
+  const auto& [way, output, rows] = call;
   if (way.ahead) bench::require(push_parts_cuda(group, buffers.parts.as<float>(), rows, stream));
   bench::require(all_reduce_norm_cuda(group,
                                       {.parts = way.ahead ? nullptr : buffers.parts.as<float>(),
                                        .residual = buffers.residual.as<float>(),
                                        .weight = buffers.weight.as<Bf16>(),
                                        .residual_at_owner = way.at_owner,
-                                       .out = buffers.out.as<Bf16>(),
-                                       .out_stride = hidden,
+                                       .out = buffers.as(output),
                                        .rows = rows,
                                        .hidden = hidden,
                                        .eps = 1e-5f,
@@ -57,7 +73,7 @@ void queue(const PeerGroup& group, Buffers& buffers, const Way& way, int rows, c
                                       stream));
 }
 
-void run_group(int members, std::vector<std::string>& lines) {
+void run_group(Output output, int members, std::vector<std::string>& lines) {
   std::vector<int> devices(static_cast<std::size_t>(members));
   std::iota(devices.begin(), devices.end(), 0);
   auto workspace = PeerWorkspace::make(Group{devices}, devices, {.most_rows = most_rows, .hidden = hidden});
@@ -73,15 +89,19 @@ void run_group(int members, std::vector<std::string>& lines) {
       if (rows > way.most) continue;
       const std::vector<double> medians =
           bench::medians_of_ranks(members, rows >= 128 ? 16 : 64, [&](int rank, cudaStream_t stream) {
-            queue((*workspace)->member(rank), buffers[static_cast<std::size_t>(rank)], way, rows, stream);
+            queue((*workspace)->member(rank), buffers[static_cast<std::size_t>(rank)], {way, output, rows},
+                  stream);
           });
       for (int rank = 0; rank < members; ++rank) bench::require((*workspace)->failure(rank));
       const double us = *std::max_element(medians.begin(), medians.end());
-      std::printf("%d GPUs  %-30s %4d rows %8.2f us\n", members, way.name, rows, us);
+      const std::string what = output == Output::bf16
+                                   ? way.name
+                                   : std::string(way.name) + ", " + output_names[static_cast<int>(output)];
+      std::printf("%d GPUs  %-36s %4d rows %8.2f us\n", members, what.c_str(), rows, us);
       std::fflush(stdout);
       char line[200];
       std::snprintf(line, sizeof line, "{\"gpus\": %d, \"what\": \"%s\", \"rows\": %d, \"us\": %.2f}",
-                    members, way.name, rows, us);
+                    members, what.c_str(), rows, us);
       lines.push_back(line);
     }
   }
@@ -95,5 +115,16 @@ void run_group(int members, std::vector<std::string>& lines) {
 }  // namespace nibble
 
 int main(int count, char** arguments) {
-  return nibble::bench::run_on_several_gpus(count, arguments, nibble::run_group);
+  int output = 0;
+  for (int i = 1; i + 1 < count; ++i) {
+    if (std::strcmp(arguments[i], "--output") != 0) continue;
+    while (output < 3 && std::strcmp(arguments[i + 1], nibble::output_names[output]) != 0) ++output;
+    if (output < 3) continue;
+    std::fprintf(stderr, "--output takes bf16, fp8 or fp4, not %s\n", arguments[i + 1]);
+    return 2;
+  }
+  return nibble::bench::run_on_several_gpus(
+      count, arguments, [&](int members, std::vector<std::string>& lines) {
+        nibble::run_group(static_cast<nibble::Output>(output), members, lines);
+      });
 }
