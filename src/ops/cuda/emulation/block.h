@@ -337,11 +337,11 @@ class Block {
   // `message` names places as they are in this block.
   void send(unsigned rank, Message message) {
     if (rank == this->rank() && message.bytes == 0) return arrive(message.barrier, 0);
+    if (watch_ != nullptr) message.known = watch_->hand(current_->index);
     if (rank == this->rank()) return copy(message, past());
     const std::lock_guard lock(cluster_.mutex);
     Block* const other = rank < grid_.cluster ? cluster_.blocks[rank] : nullptr;
     if (other == nullptr) stop("reaching into a block that does not run");
-    if (watch_ != nullptr) message.known = watch_->hand(current_->index);
     message.to = place_in(*other, message.to);
     message.barrier = place_in(*other, message.barrier);
     other->messages_.push_back(message);
@@ -427,6 +427,9 @@ class Block {
       if (--turns >= 0) continue;
       std::memcpy(message.to, message.from == nullptr ? message.value.data() : message.from, message.bytes);
       Barrier& end = barrier(message.barrier);
+      // Bytes of a store to a block are a release of who stored them (complete_tx), those of a copy are
+      // nobody's.
+      if (watch_ != nullptr && message.from == nullptr) end.gathering.add(message.known);
       end.bytes -= message.bytes;
       end.settle();
     }

@@ -211,6 +211,32 @@ const Case cases[] = {
        ptx::cluster_barrier();
      },
      32, 2},
+    // Block 1 asks block 0 for what takes the place of what its other thread has read.
+    {"PlaceThatAStoreFromAnotherBlockTakes",
+     [](bool in_order) {
+       __shared__ std::uint64_t asked, answered;
+       float4* const places = reinterpret_cast<float4*>(ptx::dynamic_shared());
+       const int rank = ptx::cluster_rank();
+       if (threadIdx.x == 0) {
+         ptx::mbarrier_init(&asked, 1);
+         ptx::mbarrier_init(&answered, 1);
+         if (rank == 0) ptx::mbarrier_arrive_expecting(&asked, sizeof(float4));
+         if (rank == 1) ptx::mbarrier_arrive_expecting(&answered, sizeof(float4));
+       }
+       ptx::cluster_barrier();
+       if (rank == 1) {
+         if (in_order && threadIdx.x == 33) touch(places[1].x);
+         __syncthreads();
+         if (threadIdx.x == 0) ptx::store_to_block(&places[0], float4{}, &asked, 0);
+         if (!in_order && threadIdx.x == 33) touch(places[1].x);
+         ptx::mbarrier_wait(&answered, 0);
+       } else if (threadIdx.x == 0) {
+         ptx::mbarrier_wait(&asked, 0);
+         ptx::store_to_block(&places[1], float4{}, &answered, 1);
+       }
+       ptx::cluster_barrier();
+     },
+     64, 2},
 };
 
 class Races : public testing::TestWithParam<Case> {};
