@@ -7,8 +7,9 @@
 // clocks of strands: a thread's program, and what engines do for it beside it. What a thread asks of a
 // tensor core or a copy engine goes on until the thread has waited for it (or for the barrier that counts
 // the bytes), and what the program wrote is there for engines only behind a fence of the thread that wrote
-// it. An mbarrier's initialisation is a write of its place, and whoever uses it reads that. Global memory is
-// not watched.
+// it. An mbarrier's initialisation is a write of its place, and whoever uses it reads that. A store to
+// another block's shared memory tells who waits for its bytes what its thread knew; a bulk copy tells
+// nothing. Global memory is not watched.
 #pragma once
 
 #include <array>
