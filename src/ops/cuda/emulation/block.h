@@ -2,15 +2,16 @@
 #pragma once
 
 #include <setjmp.h>
+#include <sys/prctl.h>
 #include <ucontext.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <functional>
-#include <latch>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -170,7 +171,15 @@ class Launch {
 
   // By its blocks.
   bool goes_on() const { return goes_on_; }
-  void wait_to_go_on() { goes_on_.wait(false); }
+  void wait_to_go_on() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return goes_on_.load(); });
+  }
+  void has_begun() {
+    const std::lock_guard lock(mutex_);
+    --beginning_;
+    changed_.notify_all();
+  }
   void has_waited() { has_waited_ = true; }
 
   const Grid grid;
@@ -179,12 +188,15 @@ class Launch {
 
  private:
   unsigned at_once() const { return grid.blocks_x <= most_at_once ? grid.blocks_x : grid.cluster; }
-  void start_blocks(std::latch* come);
+  void start_blocks(bool first);
   void join_blocks();
 
   std::atomic<bool> goes_on_, has_waited_ = false;
-  unsigned started_ = 0;             // blocks, row after row
-  std::optional<std::latch> begun_;  // by the first blocks; until they have ended
+  // Not std::latch or a wait of the atomic, which yield first.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  unsigned beginning_ = 0;  // of the first blocks, those that run early turns; under the mutex
+  unsigned started_ = 0;    // blocks, row after row
   std::vector<Cluster> clusters_;
   std::vector<std::thread> blocks_;
 };
@@ -193,14 +205,14 @@ inline thread_local Block* running = nullptr;  // in this thread of the operatin
 
 class Block {
  public:
-  // `come`: told when it has run its early turns, or to its end; or null.
-  Block(Launch& launch, unsigned x, unsigned y, Cluster& cluster, std::latch* come)
+  // `begins`: the launch is told when it has run its early turns, or to its end.
+  Block(Launch& launch, unsigned x, unsigned y, Cluster& cluster, bool begins)
       : launch_(launch),
         grid_(launch.grid),
         cluster_(cluster),
         x_(x),
         y_(y),
-        come_(come),
+        begins_(begins),
         random_(x + 1 + 7919 * launch.seed),
         fibers_(grid_.threads),
         warps_((grid_.threads + 31) / 32),
@@ -212,6 +224,7 @@ class Block {
 
   void run() {
     running = this;
+    prctl(PR_SET_TIMERSLACK, 1000);  // of its short sleeps
     enlist(this);
     for (unsigned i = 0; i < grid_.threads; ++i) {
       Fiber& fiber = fibers_[i];
@@ -235,9 +248,10 @@ class Block {
       take_messages();
       bring_copies();
       bring_stores();
-      if (std::exchange(idle_, true)) std::this_thread::yield();
-      if (come_ != nullptr && ++turns == early_turns) {
-        std::exchange(come_, nullptr)->count_down();
+      if (std::exchange(idle_, true)) let_others_run();
+      if (begins_ && ++turns == early_turns) {
+        begins_ = false;
+        launch_.has_begun();
         launch_.wait_to_go_on();
         start = std::chrono::steady_clock::now();
       }
@@ -252,7 +266,7 @@ class Block {
     }
     for (Fiber& fiber : fibers_) Stacks::all().give(std::move(fiber.stack));
     running = nullptr;
-    if (come_ != nullptr) come_->count_down();
+    if (begins_) launch_.has_begun();
   }
 
   Warp& warp() { return warps_[current_->index / 32]; }
@@ -370,6 +384,11 @@ class Block {
       resume(fibers_[i]);
     }
   }
+  // Copies and stores under way come by this block's own turns. Who waits for others sleeps: a yield would
+  // put it behind all who compute on a busy CPU, and blocks that wait are most of them.
+  void let_others_run() {
+    if (copies_.empty() && stores_.empty()) std::this_thread::sleep_for(std::chrono::microseconds(5));
+  }
   void resume(Fiber& fiber) {
     current_ = &fiber;
     if (_setjmp(scheduler_) != 0) return;
@@ -436,7 +455,7 @@ class Block {
     std::erase_if(copies_, [](const Copy& copy) { return copy.turns < 0; });
   }
 
-  std::latch* come_;
+  bool begins_;
   std::mt19937 random_;
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;

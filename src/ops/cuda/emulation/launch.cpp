@@ -24,12 +24,12 @@ Last& last() { return last_of(current_device); }
 }  // namespace
 
 // The next blocks that run at the same time.
-void Launch::start_blocks(std::latch* come) {
+void Launch::start_blocks(bool first) {
   clusters_ = std::vector<Cluster>(at_once() / grid.cluster);
   for (unsigned i = 0; i < at_once(); ++i, ++started_) {
     // A thread of its own for each: the kernel's static shared variables are a thread's.
-    blocks_.emplace_back([this, come, number = started_, &cluster = clusters_[i / grid.cluster]] {
-      Block(*this, number % grid.blocks_x, number / grid.blocks_x, cluster, come).run();
+    blocks_.emplace_back([this, first, number = started_, &cluster = clusters_[i / grid.cluster]] {
+      Block(*this, number % grid.blocks_x, number / grid.blocks_x, cluster, first).run();
     });
   }
 }
@@ -43,17 +43,21 @@ void Launch::begin() {
   if (grid.blocks_x % grid.cluster != 0 || grid.cluster > most_at_once)
     stop("clusters whose blocks do not all run at the same time");
   if (goes_on_) return;
-  begun_.emplace(at_once());
-  start_blocks(&*begun_);
-  begun_->wait();
+  beginning_ = at_once();
+  start_blocks(true);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return beginning_ == 0; });
 }
 
 void Launch::finish() {
-  goes_on_ = true;
-  goes_on_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    goes_on_ = true;
+    changed_.notify_all();
+  }
   join_blocks();
   while (started_ < grid.blocks_x * grid.blocks_y) {
-    start_blocks(nullptr);
+    start_blocks(false);
     join_blocks();
   }
   // Who waits for its end takes what came before it to be over, too.
