@@ -3,7 +3,6 @@
 #include <cstdlib>
 
 #include "app/version.h"
-#include "engine/engine.h"
 #include "engine/processes.h"
 
 namespace nibble {
@@ -15,10 +14,9 @@ Result<EngineOptions> options_of_process(const EngineOptions& options) {
   return own;
 }
 
-std::optional<Status> run_steps_of_another(const EngineOptions& options, const std::function<void()>& ready) {
+std::optional<Status> run_steps_of_another(const EngineOptions& options, const Following& following) {
   if (!follows(options)) return {};
-  return Engine::follow(
-      options, ready ? ready : [] {});
+  return Engine::follow(options, following);
 }
 
 }  // namespace nibble

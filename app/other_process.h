@@ -2,11 +2,11 @@
 // they were started with.
 #pragma once
 
-#include <functional>
 #include <optional>
 
 #include "base/options.h"
 #include "base/status.h"
+#include "engine/engine.h"
 
 namespace nibble {
 
@@ -14,8 +14,6 @@ namespace nibble {
 Result<EngineOptions> options_of_process(const EngineOptions& options);
 
 // Runs the steps of the first process until it ends. Nothing where this process is the first or the only one.
-// `ready` is called once steps can come.
-std::optional<Status> run_steps_of_another(const EngineOptions& options,
-                                           const std::function<void()>& ready = {});
+std::optional<Status> run_steps_of_another(const EngineOptions& options, const Following& following = {});
 
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <future>
+#include <memory>
 #include <optional>
 #include <thread>
 
@@ -27,6 +28,18 @@ void stop(int orders, std::chrono::seconds patience) {
   std::thread([patience] {
     std::this_thread::sleep_for(patience);
     end_at_once(0);
+  }).detach();
+}
+
+// Another process has gone. The engine says which and ends, unless a thread or a GPU here keeps it; the
+// others wait for the next one.
+void end_soon(std::shared_ptr<const std::atomic<bool>> is_to_end) {
+  std::thread([is_to_end] {
+    constexpr std::chrono::seconds longer_than_gpus_wait{3};
+    std::this_thread::sleep_for(longer_than_gpus_wait);
+    if (*is_to_end) end_at_once(0);
+    std::fprintf(stderr, "error: another process was lost, and a step here does not end\n");
+    end_at_once(1);
   }).detach();
 }
 
@@ -57,21 +70,23 @@ Status serve_ranks(const ServeOptions& options, Console& console) {
     stopped.get_future().wait();
     return {};
   }
-  std::atomic<bool> is_to_end = false;
+  const auto is_to_end = std::make_shared<std::atomic<bool>>(false);
   signals->watch([&](int orders) {
-    is_to_end = true;
+    *is_to_end = true;
     stop(orders, patience);
   });
   // It was stopped for so long that the first has given it up, or will.
   if (failures) failures->watch([](int) { end_at_once(1); });
-  const Status outcome = *run_steps_of_another(options.engine, [&] {
+  const auto ready = [&] {
     const bool first = self.shared == nullptr || !self.shared->served.exchange(true);
     std::fprintf(console.err, "process %d of %d runs steps of the first, at %s%s\n", options.engine.process,
                  options.engine.processes, options.engine.first_process.c_str(), first ? "" : " again");
-  });
+  };
+  const Status outcome =
+      *run_steps_of_another(options.engine, {.ready = ready, .lost = [&] { end_soon(is_to_end); }});
   signals.reset();
   failures.reset();
-  return is_to_end ? Status() : outcome;  // the first may have gone without a word, being told to end as well
+  return *is_to_end ? Status() : outcome;  // the first may have gone without a word, being told to end as well
 }
 
 }  // namespace nibble

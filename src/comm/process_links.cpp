@@ -245,11 +245,12 @@ Status ProcessLinks::take_step(const LinkSocket& socket, const Header& header) {
 }
 
 void ProcessLinks::lose(int process) {
+  bool is_first_loss = false;
   {
     const std::lock_guard lock(mutex_);
     // Once the first has ended the others go.
     if (ending_ || first_has_ended_) return;
-    lost_ = true;
+    is_first_loss = !std::exchange(lost_, true);
   }
   if (fault_ != nullptr) {
     note_fault(*fault_, {.rank = static_cast<std::uint32_t>(first_rank()),
@@ -257,6 +258,7 @@ void ProcessLinks::lose(int process) {
                          .kind = FaultNote::Kind::lost});
   }
   changed_.notify_all();
+  if (is_first_loss && when_lost_) when_lost_();
 }
 
 // --- How ranks get on ---

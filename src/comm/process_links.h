@@ -14,10 +14,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -54,6 +56,8 @@ class ProcessLinks final : public PeerWatch {
   void add_group(int number, std::shared_ptr<GroupMemory> memory, const Group& group);
   // From here on things arrive. `own` sees this process's ranks; `fault` is the world's. Both outlive end().
   void begin(const PeerWatch& own, Fault& fault);
+  // `lost` is called once a process has been lost, whatever this process's ranks do; before begin().
+  void when_lost(std::function<void()> lost) { when_lost_ = std::move(lost); }
   // Waits until nothing arrives any more. Says so to all others where it is meant to be: the first process
   // has no more steps, or has said so itself.
   void end();
@@ -115,6 +119,7 @@ class ProcessLinks final : public PeerWatch {
   const std::unique_ptr<HandleExchange> handles_;
   std::vector<std::unique_ptr<Link>> links_;  // [processes]; null: this one
   std::vector<KnownGroup> groups_;
+  std::function<void()> when_lost_;
   const PeerWatch* own_ = nullptr;
   Fault* fault_ = nullptr;
 

@@ -313,8 +313,12 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
       std::make_unique<SteppedEngine>(std::move(info), choices, std::move(started.worker)));
 }
 
-Status Engine::follow(const EngineOptions& options, const std::function<void()>& ready) {
+Status Engine::follow(const EngineOptions& options, const Following& following) {
   NIBBLE_ASSIGN(Prepared prepared, prepare(options, {}));
+  const auto ready = [&] {
+    if (following.ready) following.ready();
+  };
+  if (following.lost) prepared.links->when_lost(following.lost);
   const bool on_gpu = prepared.choices.plan.device == DeviceKind::cuda;
   if (on_gpu && options.given.random_weights)
     return follow_gpu_worker(prepared.config, {.source = {}, .seed = options.random_weights},

@@ -69,14 +69,22 @@ struct EngineTotals {
   std::uint64_t accepted_drafts = 0;  // of them those that were what was chosen
 };
 
+// What a process that runs another one's steps has to say of that.
+struct Following {
+  std::function<void()> ready;  // steps can come
+  // Another process has gone, and no step will end well. A step that runs may still wait, for a thread or a
+  // GPU of this process that does not come back. Of another thread, which must not wait.
+  std::function<void()> lost;
+};
+
 class Engine {
  public:
   // progress(done, total), if any, tells of what takes seconds: the conversion of weights.
   static Result<std::unique_ptr<Engine>> load(
       const EngineOptions& options, const std::function<void(double done, double total)>& progress = {});
   // Where this process is not the first of several that share the ranks: runs the steps of that one until it
-  // ends. `ready` is called once steps can come.
-  static Status follow(const EngineOptions& options, const std::function<void()>& ready);
+  // ends.
+  static Status follow(const EngineOptions& options, const Following& following);
   virtual ~Engine() = default;
 
   virtual const ModelInfo& model() const = 0;

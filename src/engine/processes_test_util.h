@@ -30,7 +30,7 @@ class EngineOfProcesses {
     for (int process = 1; process < processes; ++process) {
       options.process = process;
       others_.emplace_back([options] {
-        const Status ended = Engine::follow(options, [] {});
+        const Status ended = Engine::follow(options, {});
         EXPECT_TRUE(ended.ok()) << ended.message();
       });
     }

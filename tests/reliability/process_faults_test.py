@@ -8,7 +8,7 @@ import time
 import pytest
 
 from processes import free_address, places
-from rank_faults_test import health, read_until, seconds, stream
+from rank_faults_test import StoppedThread, health, read_until, seconds, stream
 from watched_server import Server, eventually
 
 RANKS = ("--tp", 2, "--max-num-batched-tokens", 16)
@@ -35,8 +35,12 @@ def served(request):
     follower.stop()
 
 
-def serves_again(server, engine, begin):
-    eventually(lambda: server.engine() not in (None, engine) and health(server) == 200, 60, "another engine")
+def serves_again(server, engine, begin, stopped=None):
+    def replaced():
+        if stopped:
+            stopped.reap()
+        return server.engine() not in (None, engine) and health(server) == 200
+    eventually(replaced, 60, "another engine")
     assert seconds(begin) < 15, server.log()
     assert server.control() == server.before
 
@@ -73,6 +77,18 @@ def test_a_process_that_is_stopped_is_found_out(served, phase):
     told_and_served_again(served, lambda _, other: os.kill(other, signal.SIGSTOP), phase)
     # The first sees that nothing comes, unless the other's own parent has ended it before.
     assert any(words in served[0].log() for words in ("for rank 1, which did not come", "the process of rank 1 has gone"))
+
+
+def test_a_rank_of_another_process_that_stands_still_is_given_up_and_its_process_replaced(served):
+    server, follower = served
+    engine, begin = server.engine(), time.monotonic()
+    with contextlib.closing(stream(server, "This request says")) as connection:
+        read_until(connection, b"data:", None)
+        stopped, begin = StoppedThread(follower.engine(), "nibble-engine"), time.monotonic()
+        assert b'"code":"engine_stopped' in read_until(connection, b"engine_stopped", stopped)
+        assert seconds(begin) < 5, server.log()
+    serves_again(server, engine, begin, stopped)
+    assert "for rank 1, which did not come" in server.log()
 
 
 def test_when_the_first_dies_the_others_come_back_to_the_next(served):
