@@ -121,8 +121,7 @@ bool EngineThread::test_is_due() const {
 void EngineThread::test() {
   Status status = engine_->submit(self_test_.begin());
   for (bool ended = false; !ended && status.ok();) {
-    events_.clear();
-    const Result<StepTimes> times = engine_->step(events_);
+    const Result<StepTimes> times = run_step();
     status = times.status();
     heartbeat_ = now_ticks();
     for (const Event& event : events_) {
@@ -172,9 +171,16 @@ void EngineThread::take_commands() {
   if (!refused.empty()) deliver_(std::move(refused));
 }
 
-void EngineThread::step() {
+Result<StepTimes> EngineThread::run_step() {
   events_.clear();
-  const Result<StepTimes> times = engine_->step(events_);
+  in_a_step_ = true;
+  Result<StepTimes> times = engine_->step(events_);
+  in_a_step_ = false;
+  return times;
+}
+
+void EngineThread::step() {
+  const Result<StepTimes> times = run_step();
   last_work_ = std::chrono::steady_clock::now();
   std::vector<DeliveredEvent> delivered;
   delivered.reserve(events_.size());

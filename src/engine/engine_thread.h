@@ -76,6 +76,8 @@ class EngineThread {
   EngineCounts counts() const;
   // The last time a step ended or the engine had nothing to do.
   std::chrono::steady_clock::time_point heartbeat() const;
+  // Whether a step runs; else the heart beats four times a second.
+  bool is_in_a_step() const { return in_a_step_; }
   // Whether the engine failed for good; then all requests are refused.
   bool failed() const { return failed_; }
   // What the engine's ranks have found of each other, which a step that does not come back cannot say.
@@ -87,6 +89,7 @@ class EngineThread {
   void serve();
   void take_commands();
   void step();
+  Result<StepTimes> run_step();
   bool test_is_due() const;
   void test();
   void fail(const Status& status);
@@ -103,7 +106,7 @@ class EngineThread {
   EngineCounts counts_;               // guarded by mutex_
   std::string failure_;               // guarded by mutex_
   bool stopping_ = false;             // guarded by mutex_
-  std::atomic<bool> failed_ = false;
+  std::atomic<bool> failed_ = false, in_a_step_ = false;
   std::atomic<std::chrono::steady_clock::rep> heartbeat_;
 
   std::unordered_set<RequestId> live_;  // on the thread alone: begun and not ended

@@ -156,9 +156,9 @@ def thread_of(rank):
     return ("engine-rank", rank - 1) if rank else ("engine-steps", 0)
 
 
-def is_named(server, rank):
+def is_named(log, rank):
     """The engine's thread is rank 0; where it stands still between two steps nobody waits for it there."""
-    return any(words in server.log() for words in (f"for rank {rank}, which did not come", f"rank {rank} did not finish its step"))
+    return any(words in log for words in (f"for rank {rank}, which did not come", f"rank {rank} did not finish its step"))
 
 
 def stop_a_rank(server, rank, phase, streams=1):
@@ -199,7 +199,7 @@ def test_a_rank_that_stands_still_is_given_up(server, rank, phase):
 def test_a_rank_with_sequences_of_its_own_that_stands_still_is_given_up_and_named(options, rank, phase):
     with serving(*options) as server:
         stop_a_rank(server, rank, phase, streams=2)
-        assert rank == 0 or is_named(server, rank)
+        assert rank == 0 or is_named(server.log(), rank)
 
 
 def send_a_rank_to_a_loop(server, rank, phase):
@@ -232,7 +232,7 @@ def test_a_rank_in_an_endless_loop_is_given_up(server, rank, phase):
 def test_a_rank_with_sequences_of_its_own_in_an_endless_loop_is_given_up_and_named(options, rank, phase):
     with serving(*options) as server:
         send_a_rank_to_a_loop(server, rank, phase)
-        assert is_named(server, rank)
+        assert is_named(server.log(), rank)
 
 
 def test_the_rank_that_stands_still_is_named(server):
@@ -242,7 +242,7 @@ def test_the_rank_that_stands_still_is_named(server):
         stopped, begin = StoppedThread(engine, "engine-rank"), time.monotonic()
         read_until(connection, b"engine_stopped", stopped)
     serves_again(server, engine, begin, stopped)
-    assert is_named(server, 1)
+    assert is_named(server.log(), 1)
 
 
 @pytest.mark.parametrize("phase", ["decode", "idle"])

@@ -1,5 +1,6 @@
 #include "comm/cuda/peer_rooms.h"
 
+#include <atomic>
 #include <new>
 #include <string>
 #include <utility>
@@ -48,12 +49,22 @@ PeerRooms::~PeerRooms() {
   }
 }
 
-Status PeerRooms::failure(int rank) const {
+void PeerRooms::end_waits_with(const PeerRooms& all) {
+  for (Rank& rank : ranks_) rank.room.given_up = all.of(first_rank_ + rank.room.rank).given_up;
+}
+
+std::optional<int> PeerRooms::missed_by(int rank) const {
   const PeerFault& fault = *of(rank).fault;
   if (*const_cast<const volatile std::uint32_t*>(&fault.state) == 0) return {};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return first_rank_ + static_cast<int>(fault.peer);
+}
+
+Status PeerRooms::failure(int rank) const {
+  const std::optional<int> missed = missed_by(rank);
+  if (!missed) return {};
   return internal_error("rank " + std::to_string(first_rank_ + rank) + " waited " +
-                        std::to_string(deadline_.count()) + " ms for rank " +
-                        std::to_string(first_rank_ + static_cast<int>(fault.peer)) +
+                        std::to_string(deadline_.count()) + " ms for rank " + std::to_string(*missed) +
                         ", which did not come; what it computed since is void");
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,9 @@ class PeerRooms {
   // group, among all; by that number a failure names them.
   static Result<std::unique_ptr<PeerRooms>> make(const PeerDevices& devices, std::size_t bytes,
                                                  std::chrono::milliseconds deadline, int first_rank = 0);
+  // From now on the first wait of a rank that ends in either ends its waits in both, and is the only one that
+  // is written down. `all` are rooms of all ranks of this process, and last as long as kernels use these.
+  void end_waits_with(const PeerRooms& all);
   // All of this process: devices[i] is rank i's.
   static Result<std::unique_ptr<PeerRooms>> make(std::span<const int> devices, std::size_t bytes,
                                                  std::chrono::milliseconds deadline, int first_rank = 0) {
@@ -32,8 +36,10 @@ class PeerRooms {
   // Of ranks of this process, and so is what follows.
   const PeerRoom& of(int rank) const { return ranks_[static_cast<std::size_t>(rank - first_here_)].room; }
   std::byte* content(int rank) const { return of(rank).rooms[rank] + peer_room_words; }
-  // Ok, or who waited for whom; what that rank computed since is garbage.
+  // Ok, or who waited for whom; what that rank computed since is garbage. Any thread may ask.
   Status failure(int rank) const;
+  // Whom it waited for in vain, among all; none: nobody.
+  std::optional<int> missed_by(int rank) const;
 
  private:
   struct Rank {

@@ -28,6 +28,9 @@ std::int64_t free_device_bytes() {
   return static_cast<std::int64_t>(available);
 }
 
+// Ranks do not begin to wait at the same moment.
+constexpr std::chrono::milliseconds until_all_have_waited{400};
+
 // task(index) for each rank in a thread, the first in the caller's; the first error.
 Status at_once(int ranks, const std::function<Status(int)>& task) {
   std::vector<Status> results(static_cast<std::size_t>(ranks));
@@ -56,6 +59,14 @@ Status GpuWorker::Rooms::failure(int rank) const {
   if (all != nullptr) NIBBLE_RETURN_IF_ERROR(all->failure(rank));
   return groups.empty() ? Status()
                         : groups[static_cast<std::size_t>(rank / sharers)]->failure(rank % sharers);
+}
+
+std::optional<int> GpuWorker::Rooms::missed_by(int rank) const {
+  std::optional<int> missed;
+  if (all != nullptr) missed = all->missed_by(rank);
+  if (!missed && !groups.empty())
+    missed = groups[static_cast<std::size_t>(rank / sharers)]->missed_by(rank % sharers);
+  return missed;
 }
 
 Result<GpuWorker::Places> GpuWorker::places_of(const ModelConfig& config, const WorkerLimits& limits,
@@ -110,6 +121,7 @@ Result<GpuWorker::Places> GpuWorker::places_of(const ModelConfig& config, const 
       place.shared = DeviceArena(group->content(first_here + i));
       made.tokens[index] = place.shared.take<SampledToken>(rows);
     }
+    if (rooms.all != nullptr) group->end_waits_with(*rooms.all);
     rooms.groups.push_back(std::move(group));
   }
   return made;
@@ -194,7 +206,8 @@ Result<std::unique_ptr<GpuWorker>> GpuWorker::start_ranks(const ModelConfig& con
                     .attention = traits.attention == AttentionKind::latent ? "sm90_mla" : "sm90_attention"};
   worker->device_bytes_ = free_before - free_device_bytes();
   if (here > 1) {
-    const RankThreads::Patience patience{.deadline = 2 * limits.gpu_rank_deadline + std::chrono::seconds(1)};
+    const RankThreads::Patience patience{.deadline = 2 * limits.gpu_rank_deadline + std::chrono::seconds(1),
+                                         .grace = until_all_have_waited};
     worker->threads_.emplace(here, patience, [at = worker.get()](int index) {
       at->ranks_[static_cast<std::size_t>(index)].rank->use_device();
       return at->task_(index);
@@ -270,7 +283,35 @@ Status GpuWorker::failed(const Status& why) const {
 Status GpuWorker::on_all(std::function<Status(int)> task) {
   task_ = std::move(task);
   const Status outcome = run_all();
-  return outcome.ok() ? outcome : failed(outcome);
+  if (outcome.ok()) return outcome;
+  const Status missing = missing_rank();
+  return failed(missing.ok() ? outcome : missing);
+}
+
+// Who waited in vain was missing to those who waited for it meanwhile. So the one to be named is who has not
+// waited, where that is known.
+Status GpuWorker::missing_rank() const {
+  const int begin = first_rank(), end = begin + static_cast<int>(ranks_.size());
+  int by = begin;
+  while (by < end && !rooms_.missed_by(by)) ++by;
+  if (by == end) return {};
+  for (int hops = 0; hops < most_ranks; ++hops) {
+    const int missed = *rooms_.missed_by(by);
+    if (missed < begin || missed >= end || !rooms_.missed_by(missed)) break;
+    by = missed;
+  }
+  return rooms_.failure(by);
+}
+
+// The engine's thread says itself who was missing, unless it is the missing rank's.
+Status GpuWorker::failure() const {
+  if (processes_ != nullptr) NIBBLE_RETURN_IF_ERROR(processes_->failure());
+  const Status missing = missing_rank();
+  if (missing.ok()) return {};
+  const auto now = Stillness::Clock::now().time_since_epoch();
+  Stillness::Clock::rep since = 0;
+  if (missing_since_.compare_exchange_strong(since, now.count())) return {};
+  return now - Stillness::Clock::duration(since) < until_all_have_waited ? Status() : missing;
 }
 
 Status GpuWorker::run_all() {

@@ -13,6 +13,7 @@
 // rank, has the batches and the results, and the others make each call of a step that it makes.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -54,7 +55,7 @@ class GpuWorker final : public Worker {
   bool may_begin_behind(const Batch& next) const override;
   bool may_choose_behind(const Batch& next) const override;
   void time_ops(TimeTable* table) override { times_ = table; }
-  Status failure() const override { return processes_ == nullptr ? Status() : processes_->failure(); }
+  Status failure() const override;
   RanTable ran() const override;
   int threads() const override { return static_cast<int>(ranks_.size()); }
   std::int64_t mapped_bytes() const override { return 0; }
@@ -68,6 +69,7 @@ class GpuWorker final : public Worker {
     std::vector<std::unique_ptr<PeerRooms>> groups;  // none where each rank is one of its own
     std::unique_ptr<PeerRooms> all;                  // null where all ranks have all sequences
     Status failure(int rank) const;
+    std::optional<int> missed_by(int rank) const;  // whom it waited for in vain
   };
   // The parts of this process's ranks, and what of their rooms each begins with.
   struct Places {
@@ -102,6 +104,8 @@ class GpuWorker final : public Worker {
   GpuRank& first() const { return *ranks_[0].rank; }
   int first_rank() const { return processes_ == nullptr ? 0 : processes_->first_rank(); }
   bool is_first_of_several() const { return processes_ != nullptr && processes_->is_first(); }
+  // Which rank the others waited for in vain; ok: none. Any thread may ask.
+  Status missing_rank() const;
   // Why a step has failed, told to the other processes.
   Status failed(const Status& why) const;
   // task(index) on the thread of each rank of this process; the first one's is the caller's.
@@ -129,6 +133,8 @@ class GpuWorker final : public Worker {
   GpuSampler::Place newest_ = GpuSampler::first;
   int begun_ = 0;       // steps, and not finished
   bool chosen_ = true;  // the newest step's tokens
+  // When somebody first asked and a rank was missing; 0: none was.
+  mutable std::atomic<Stillness::Clock::rep> missing_since_ = 0;
   TimeTable* times_ = nullptr;
   std::int64_t device_bytes_ = 0;
   std::function<Status(int)> task_;

@@ -64,7 +64,7 @@ class Service {
   std::chrono::nanoseconds since_a_step() const;
   // Why a step will not come back; empty where nothing says so.
   std::string hanging_step() const;
-  // Of an engine on a CPU: it neither ends steps nor says that it is idle, and no thread of it works.
+  // It neither ends steps nor says that it is idle, and no thread of it works; on a GPU not within a step.
   bool stands_still() const;
   // Nothing until begin().
   std::optional<EngineCounts> counts() const;

@@ -23,7 +23,9 @@ std::string Service::hanging_step() const {
 bool Service::stands_still() const {
   constexpr std::chrono::milliseconds several_beats{2500};
   constexpr std::string_view threads[] = {"engine-steps", "engine-rank", "engine-masks", "worker"};
-  return engine_ && engine_->model().plan.device == DeviceKind::cpu && since_a_step() > several_beats &&
+  // Threads may sleep while a GPU works.
+  return engine_ && since_a_step() > several_beats &&
+         (engine_->model().plan.device == DeviceKind::cpu || !engine_->is_in_a_step()) &&
          !some_thread_works(threads);
 }
 
