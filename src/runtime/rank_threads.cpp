@@ -46,6 +46,15 @@ Status RankThreads::run() {
   return {};
 }
 
+Stillness::Clock::duration RankThreads::first_is_away() const {
+  const std::lock_guard lock(mutex_);
+  const auto others = std::span(finished_).subspan(1);
+  if (others.empty() || finished_[0] == step_ ||
+      std::any_of(others.begin(), others.end(), [&](std::uint64_t finished) { return finished != step_; }))
+    return {};
+  return Stillness::Clock::now() - last_finish_;
+}
+
 std::optional<int> RankThreads::wait_for_all(std::unique_lock<std::mutex>& lock, bool all_is_well) {
   const auto begin = Stillness::Clock::now();
   for (int rank = 1; rank < static_cast<int>(finished_.size()); ++rank) {
@@ -76,6 +85,7 @@ void RankThreads::serve(int rank) {
     lock.lock();
     results_[static_cast<std::size_t>(rank)] = std::move(result);
     finished_[static_cast<std::size_t>(rank)] = done;
+    last_finish_ = Stillness::Clock::now();
     done_.notify_one();
   }
 }

@@ -37,6 +37,9 @@ class RankThreads {
   // A step on every rank; the first rank's error where any has one. A rank that does not come back is named,
   // and nothing can be run after that.
   Status run();
+  // How long rank 0 alone has not finished the step; 0: others have not either, or all have. Any thread may
+  // ask.
+  Stillness::Clock::duration first_is_away() const;
 
  private:
   void serve(int rank);
@@ -46,11 +49,12 @@ class RankThreads {
 
   const Patience patience_;
   const std::function<Status(int)> body_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable begun_, done_;
   std::uint64_t step_ = 0;
-  std::vector<std::uint64_t> finished_;  // [ranks]: the last step each has finished
-  std::vector<Status> results_;          // [ranks]
+  std::vector<std::uint64_t> finished_;       // [ranks]: the last step each has finished
+  std::vector<Status> results_;               // [ranks]
+  Stillness::Clock::time_point last_finish_;  // of a rank but 0
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

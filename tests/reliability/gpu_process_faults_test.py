@@ -98,7 +98,7 @@ def told_and_served_again(pair, fault, phase):
     assert pair.follower.engine() != other
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.extended)])
 def test_when_the_second_dies_or_is_stopped_both_come_back(pair, number):
     for phase in PHASES:
         before = len(pair.first.log())
@@ -106,11 +106,13 @@ def test_when_the_second_dies_or_is_stopped_both_come_back(pair, number):
         assert any(words in pair.first.log()[before:] for words in ("for rank 1, which did not come", "the process of rank 1 has gone"))
 
 
+@pytest.mark.extended  # emulated ranks wait for each other on the CPUs that the other tests use
 def test_when_the_first_is_stopped_both_come_back(pair):
     for phase in ("prefill", "decode"):
         told_and_served_again(pair, lambda engine, _: os.kill(engine, signal.SIGSTOP), phase)
 
 
+@pytest.mark.extended
 def test_when_the_first_dies_both_come_back(pair):
     server = pair.first
     for phase in PHASES:
@@ -126,6 +128,7 @@ def test_when_the_first_dies_both_come_back(pair):
         assert pair.follower.engine() != other
 
 
+@pytest.mark.extended
 def test_when_a_gpu_of_the_second_does_not_come_both_come_back(pair):
     """Its process may not end by itself, for a thread of it waits for the GPU."""
     server, other, slow = pair.first, pair.follower.engine(), WAIT + steps(pair.first)

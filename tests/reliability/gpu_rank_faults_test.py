@@ -102,6 +102,7 @@ def kill_the_engine(server, phase):
     serves_again(server, engine, begin, slow)
 
 
+@pytest.mark.extended  # emulated ranks wait for each other on the CPUs that the other tests use
 @pytest.mark.parametrize("gpus, rank, phases", [(OWNERS, 0, PHASES), (OWNERS, 1, PHASES), (FOUR_OWNERS, 2, ("decode",)),
                                                 (GROUPS, 0, ("idle",)), (GROUPS, 1, ("decode",)), (GROUPS, 3, ("prefill",))])
 def test_a_gpu_that_does_not_come_is_named_and_all_are_told(gpus, rank, phases):
@@ -110,13 +111,14 @@ def test_a_gpu_that_does_not_come_is_named_and_all_are_told(gpus, rank, phases):
             stop_a_rank(server, rank, phase)
 
 
-@pytest.mark.parametrize("gpus, phases", [(OWNERS, PHASES), (GROUPS, ("decode",))])
+@pytest.mark.parametrize("gpus, phases", [(OWNERS, PHASES), pytest.param(GROUPS, ("decode",), marks=pytest.mark.extended)])
 def test_a_killed_engine_is_replaced(gpus, phases):
     with serving_on_gpus(*gpus) as server:
         for phase in phases:
             kill_the_engine(server, phase)
 
 
+@pytest.mark.extended
 def test_a_gpu_that_hangs_is_named(tmp_path):
     order = tmp_path / "order"
     with serving_on_gpus(*OWNERS, EMULATED_GPU_FAULT=order) as server:

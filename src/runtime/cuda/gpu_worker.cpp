@@ -131,6 +131,7 @@ GpuWorker::GpuWorker(Ties ties, std::vector<Member> ranks, const WorkerLimits& l
     : processes_(std::move(ties.processes)),
       rooms_(std::move(ties.rooms)),
       ranks_(std::move(ranks)),
+      first_patience_(2 * limits.gpu_rank_deadline),
       own_{OwnerSteps(limits), OwnerSteps(limits)} {
   own_results_.reserve(static_cast<std::size_t>(limits.owner_sequences));
 }
@@ -307,6 +308,13 @@ Status GpuWorker::missing_rank() const {
 Status GpuWorker::failure() const {
   if (processes_ != nullptr) NIBBLE_RETURN_IF_ERROR(processes_->failure());
   const Status missing = missing_rank();
+  // Whose others are done needs nothing of them any more.
+  const auto away = threads_ ? threads_->first_is_away() : Stillness::Clock::duration();
+  if (missing.ok() && away >= first_patience_)
+    return internal_error(
+        "rank " + std::to_string(first_rank()) + " did not finish its step within " +
+        std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(away).count()) +
+        " ms of the others");
   if (missing.ok()) return {};
   const auto now = Stillness::Clock::now().time_since_epoch();
   Stillness::Clock::rep since = 0;

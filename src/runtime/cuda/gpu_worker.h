@@ -128,7 +128,8 @@ class GpuWorker final : public Worker {
   std::unique_ptr<GpuProcesses> processes_;  // null: this one is alone
   Rooms rooms_;
   std::vector<Member> ranks_;  // of this process
-  OwnerSteps own_[2];          // by place; empty where all ranks have all sequences
+  const std::chrono::milliseconds first_patience_;
+  OwnerSteps own_[2];  // by place; empty where all ranks have all sequences
   std::vector<StepResult> own_results_;
   GpuSampler::Place newest_ = GpuSampler::first;
   int begun_ = 0;       // steps, and not finished
