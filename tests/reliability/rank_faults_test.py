@@ -25,8 +25,7 @@ class StoppedThread:
     """A thread of that name of the engine's process stands still, and others do not."""
 
     def __init__(self, engine, name, index=0):
-        tasks = sorted(Path(f"/proc/{engine}/task").iterdir(), key=lambda task: int(task.name))
-        self.thread = int([task for task in tasks if (task / "comm").read_text().strip() == name][index].name)
+        self.thread = oldest_threads(engine, name)[index]
         for request in (0x4206, 0x4207):  # PTRACE_SEIZE, PTRACE_INTERRUPT
             if LIBC.ptrace(request, self.thread, None, None) != 0:
                 pytest.skip(f"ptrace is not allowed here: {os.strerror(ctypes.get_errno())}")
@@ -56,6 +55,18 @@ class StoppedThread:
         """Its process cannot end before who traces it has heard of its end."""
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.thread, os.WNOHANG | ANY_THREAD)
+
+
+def oldest_threads(engine, name):
+    """Of that name, the oldest first: blocks of an emulated GPU have the name of the rank that starts them, come and go, and take the
+    lowest numbers where the system begins again with those."""
+    threads = []
+    for task in Path(f"/proc/{engine}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            before, _, fields = (task / "stat").read_text().rpartition(")")
+            if before.partition("(")[2] == name:
+                threads.append((int(fields.split()[19]), int(task.name)))  # when it began
+    return [thread for _, thread in sorted(threads)]
 
 
 def endless_jump(thread):
