@@ -162,6 +162,42 @@ TEST(ProcessLinks, AProcessThatGoesIsNamedToWhoWaitsForIt) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
+TEST(ProcessLinks, ALossIsToldAtOnceAndOnceThoughNoRankWaits) {
+  std::vector<Result<MetProcesses>> met = meet_all(meetings_of(3), std::vector<MeetingTerms>(3));
+  std::vector<Process> processes(3);
+  std::atomic<int> told = 0;
+  for (const int i : {0, 1, 2}) {
+    Process& process = processes[static_cast<std::size_t>(i)];
+    process.links = std::make_unique<ProcessLinks>(ProcessPlace{i, 3}, 3,
+                                                   std::move(met[static_cast<std::size_t>(i)]).value());
+    if (i == 2) process.links->when_lost([&] { ++told; });
+    process.links->begin(process.sight, process.world.fault());
+  }
+  EXPECT_EQ(told, 0);
+  processes[1].links->end();  // without being told to: it just goes
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (told == 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(milliseconds(5));
+  processes[0].links->end();
+  processes[2].links->end();  // nothing arrives after it
+  EXPECT_EQ(told, 1);
+}
+
+TEST(ProcessLinks, AnOrderlyEndIsNoLoss) {
+  std::vector<Result<MetProcesses>> met = meet_all(meetings_of(2), std::vector<MeetingTerms>(2));
+  std::vector<Process> processes(2);
+  std::atomic<int> told = 0;
+  for (const int i : {0, 1}) {
+    Process& process = processes[static_cast<std::size_t>(i)];
+    process.links = std::make_unique<ProcessLinks>(ProcessPlace{i, 2}, 2,
+                                                   std::move(met[static_cast<std::size_t>(i)]).value());
+    process.links->when_lost([&] { ++told; });
+    process.links->begin(process.sight, process.world.fault());
+  }
+  processes[0].links->end();
+  processes[1].links->end();
+  EXPECT_EQ(told, 0);
+}
+
 TEST(ProcessLinks, AProcessThatLoadsForLongIsNotLostAndOneThatFallsSilentIs) {
   std::vector<Result<MetProcesses>> met = meet_all(meetings_of(2), std::vector<MeetingTerms>(2));
   std::vector<Process> processes(2);

@@ -52,6 +52,28 @@ TEST(RankThreads, ARankThatOthersHaveGivenUpIsNotWaitedForAgain) {
   leave = true;
 }
 
+TEST(RankThreads, RankZeroIsAwayOnceAllOthersAreBack) {
+  std::atomic<bool> first_may_go = false, last_may_go = false;
+  RankThreads threads(3, patience, [&](int rank) {
+    const std::atomic<bool>& may_go = rank == 0 ? first_may_go : last_may_go;
+    while (rank != 1 && !may_go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return Status();
+  });
+  constexpr std::chrono::milliseconds some_time{30};
+  EXPECT_EQ(threads.first_is_away().count(), 0) << "no step has begun";
+  std::thread step([&] { EXPECT_TRUE(threads.run().ok()); });
+  std::this_thread::sleep_for(some_time);
+  EXPECT_EQ(threads.first_is_away().count(), 0) << "rank 2 is not back, either";
+  last_may_go = true;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (threads.first_is_away() < some_time && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_GE(threads.first_is_away(), some_time);
+  first_may_go = true;
+  step.join();
+  EXPECT_EQ(threads.first_is_away().count(), 0) << "all are back";
+}
+
 // Says of some ranks that they stand still.
 struct Watching final : PeerWatch {
   std::array<std::atomic<bool>, 8> still{};

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/cuda/on_device.h"
 #include "comm/cuda/peer_rooms.h"
 #include "comm/cuda/peer_test_util.h"
 #include "ops/cuda/device_test_util.h"
@@ -286,6 +289,29 @@ TEST_F(PeerGatherOnGpus, ARankThatDoesNotComeIsNamedAndTheOthersGoOn) {
   ASSERT_FALSE(failure.ok());
   EXPECT_NE(failure.message().find("rank 0 waited 200 ms"), std::string::npos) << failure.message();
   EXPECT_NE(failure.message().find("rank 1, which did not come"), std::string::npos) << failure.message();
+}
+
+// The ranks of a group that waits for one in vain do not wait again where all meet.
+TEST_F(PeerGatherOnGpus, AWaitThatEndsInAGroupEndsThoseOfAllAndIsTheOneThatIsWrittenDown) {
+  if (devices_ < 4) GTEST_SKIP() << "two groups of two ranks need four GPUs";
+  constexpr int ranks = 4, missing = 3;
+  constexpr std::chrono::seconds of_all{20};
+  const auto all = rooms_of(ranks, 64, of_all);
+  const std::vector<int> second = {2, 3};
+  auto made = PeerRooms::make(second, 64, std::chrono::milliseconds(200), second[0]);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  PeerRooms& group = **made;
+  group.end_waits_with(*all);
+  const auto begin = std::chrono::steady_clock::now();
+  const OnDevice on(2);
+  ASSERT_TRUE(gather_columns_cuda(group.of(0), {.to = group.content(0)}, nullptr).ok());
+  ASSERT_TRUE(gather_columns_cuda(all->of(2), {.to = all->content(2)}, nullptr).ok());
+  cuda_check(cudaDeviceSynchronize());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, of_all);
+  EXPECT_EQ(group.missed_by(0), missing);
+  EXPECT_EQ(all->missed_by(2), std::nullopt);
+  EXPECT_NE(group.failure(0).message().find("rank 2 waited 200 ms for rank 3"), std::string::npos)
+      << group.failure(0).message();
 }
 
 TEST_F(PeerGatherOnGpus, RefusesWhatItCannotCopy) {
