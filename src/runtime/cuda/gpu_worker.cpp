@@ -304,18 +304,20 @@ Status GpuWorker::missing_rank() const {
   return rooms_.failure(by);
 }
 
+// The others wait for it in each layer. So once they are done it has little left to do.
+Status GpuWorker::first_is_late() const {
+  const auto away = threads_ ? threads_->first_is_away() : Stillness::Clock::duration();
+  if (away < first_patience_) return {};
+  return internal_error("rank " + std::to_string(first_rank()) + " did not finish its step within " +
+                        std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(away).count()) +
+                        " ms of the others");
+}
+
 // The engine's thread says itself who was missing, unless it is the missing rank's.
 Status GpuWorker::failure() const {
   if (processes_ != nullptr) NIBBLE_RETURN_IF_ERROR(processes_->failure());
   const Status missing = missing_rank();
-  // Whose others are done needs nothing of them any more.
-  const auto away = threads_ ? threads_->first_is_away() : Stillness::Clock::duration();
-  if (missing.ok() && away >= first_patience_)
-    return internal_error(
-        "rank " + std::to_string(first_rank()) + " did not finish its step within " +
-        std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(away).count()) +
-        " ms of the others");
-  if (missing.ok()) return {};
+  if (missing.ok()) return first_is_late();
   const auto now = Stillness::Clock::now().time_since_epoch();
   Stillness::Clock::rep since = 0;
   if (missing_since_.compare_exchange_strong(since, now.count())) return {};

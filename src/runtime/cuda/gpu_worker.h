@@ -106,6 +106,8 @@ class GpuWorker final : public Worker {
   bool is_first_of_several() const { return processes_ != nullptr && processes_->is_first(); }
   // Which rank the others waited for in vain; ok: none. Any thread may ask.
   Status missing_rank() const;
+  // Whether the others have long been done and the first is not.
+  Status first_is_late() const;
   // Why a step has failed, told to the other processes.
   Status failed(const Status& why) const;
   // task(index) on the thread of each rank of this process; the first one's is the caller's.
