@@ -90,7 +90,7 @@ void ProcessLinks::end() {
     const bool failed = fault_ != nullptr && fault_->state.load(std::memory_order_acquire) != Fault::none;
     says_so = first_has_ended_ || (place_.index == 0 && own_ != nullptr && !failed);
   }
-  changed_.notify_all();
+  tell_all();
   if (teller_.joinable()) teller_.join();
   for (int process = 0; process < place_.count; ++process) {
     Link* const link = links_[static_cast<std::size_t>(process)].get();
@@ -150,7 +150,7 @@ void ProcessLinks::announce_step(std::span<const std::byte> step) {
 
 Result<bool> ProcessLinks::wait_for_step(std::vector<std::byte>& step) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !steps_.empty() || first_has_ended_ || lost_ || ending_; });
+  step_came_.wait(lock, [&] { return !steps_.empty() || first_has_ended_ || lost_ || ending_; });
   // What was announced may still be run: the others may have run it.
   if (!steps_.empty()) {
     step = std::move(steps_.front());
@@ -209,7 +209,7 @@ Status ProcessLinks::take(int process, const Header& header) {
       const std::lock_guard lock(mutex_);
       // The others say so once the first has, which may not be known here yet.
       first_has_ended_ = true;
-      changed_.notify_all();
+      tell_all();
       return {};
     }
   }
@@ -240,7 +240,7 @@ Status ProcessLinks::take_step(const LinkSocket& socket, const Header& header) {
   NIBBLE_RETURN_IF_ERROR(socket.receive(step));
   const std::lock_guard lock(mutex_);
   steps_.push_back(std::move(step));
-  changed_.notify_all();
+  step_came_.notify_all();
   return {};
 }
 
@@ -257,8 +257,13 @@ void ProcessLinks::lose(int process) {
                          .peer = static_cast<std::uint32_t>(process * ranks_each_),
                          .kind = FaultNote::Kind::lost});
   }
-  changed_.notify_all();
   if (is_first_loss && when_lost_) when_lost_();
+  tell_all();
+}
+
+void ProcessLinks::tell_all() {
+  step_came_.notify_all();
+  changed_.notify_all();
 }
 
 // --- How ranks get on ---

@@ -110,6 +110,7 @@ class ProcessLinks final : public PeerWatch {
   Status take_step(const LinkSocket& socket, const Header& header);
   Status take_sights(int process, const Header& header);
   void lose(int process);
+  void tell_all();  // who waits for anything below
   void tell_sights();
   std::vector<std::byte> own_sights() const;
 
@@ -124,7 +125,9 @@ class ProcessLinks final : public PeerWatch {
   Fault* fault_ = nullptr;
 
   mutable std::mutex mutex_;  // of all below
-  std::condition_variable changed_;
+  // Apart, for a notification may wait for a thread that was notified and stands still, once others wait too.
+  // Who runs the steps waits for them alone, and may stand still.
+  std::condition_variable step_came_, changed_;
   std::vector<PeerSight> sights_;              // [ranks of the world]
   std::vector<std::vector<std::byte>> steps_;  // announced and not yet taken
   int ready_ = 0;                              // processes that are, and not yet waited for

@@ -1,10 +1,12 @@
 #include "comm/process_links.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <memory>
 #include <random>
 
@@ -180,6 +182,50 @@ TEST(ProcessLinks, ALossIsToldAtOnceAndOnceThoughNoRankWaits) {
   processes[0].links->end();
   processes[2].links->end();  // nothing arrives after it
   EXPECT_EQ(told, 1);
+}
+
+std::atomic<bool> holds = false, is_held = false;
+
+// A thread is stopped wherever it is, as a debugger does it.
+void hold(int) {
+  is_held = true;
+  while (holds) std::this_thread::sleep_for(milliseconds(1));
+}
+
+TEST(ProcessLinks, ALossIsToldThoughWhoRunsTheStepsStandsStillInItsWaitForOne) {
+  std::vector<Result<MetProcesses>> met = meet_all(meetings_of(2), std::vector<MeetingTerms>(2));
+  std::vector<Process> processes(2);
+  std::atomic<int> told = 0;
+  for (const int i : {0, 1}) {
+    Process& process = processes[static_cast<std::size_t>(i)];
+    process.links = std::make_unique<ProcessLinks>(ProcessPlace{i, 2}, 2,
+                                                   std::move(met[static_cast<std::size_t>(i)]).value());
+    if (i == 1) process.links->when_lost([&] { ++told; });
+    process.links->begin(process.sight, process.world.fault());
+  }
+  constexpr milliseconds until_all_wait{300};
+  std::thread runs_steps([&] {
+    std::vector<std::byte> step;
+    EXPECT_TRUE(processes[1].links->wait_for_step(step).value());
+  });
+  std::this_thread::sleep_for(until_all_wait);
+  holds = true;
+  const auto before = std::signal(SIGUSR1, hold);
+  pthread_kill(runs_steps.native_handle(), SIGUSR1);
+  while (!is_held) std::this_thread::sleep_for(milliseconds(1));
+  const std::vector<std::byte> step(8);
+  for (int i = 0; i < 2; ++i) {
+    processes[0].links->announce_step(step);
+    std::this_thread::sleep_for(until_all_wait);
+  }
+  note_fault(processes[0].world.fault(), {.kind = FaultNote::Kind::lost});
+  processes[0].links->end();  // it has failed, so it just goes
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (told == 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(told, 1);
+  holds = false;
+  runs_steps.join();
+  std::signal(SIGUSR1, before);
 }
 
 TEST(ProcessLinks, AnOrderlyEndIsNoLoss) {

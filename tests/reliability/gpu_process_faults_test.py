@@ -129,12 +129,15 @@ def test_when_the_first_dies_both_come_back(pair):
 
 
 @pytest.mark.extended
-def test_when_a_gpu_of_the_second_does_not_come_both_come_back(pair):
-    """Its process may not end by itself, for a thread of it waits for the GPU."""
+@pytest.mark.parametrize("phase", ["decode", "idle"])
+def test_when_a_gpu_of_the_second_does_not_come_both_come_back(pair, phase):
+    """Its process may not end by itself: in a step a thread of it waits for the GPU, and idle it is stopped where it waits for a step."""
     server, other, slow = pair.first, pair.follower.engine(), WAIT + steps(pair.first)
     engine = server.engine()
-    with streams_of(server, "decode") as streams:
-        stopped, begin = StoppedThread(other, "nibble-engine"), time.monotonic()
+    with contextlib.ExitStack() as opened:
+        stopped = StoppedThread(other, "nibble-engine") if phase == "idle" else None
+        streams = opened.enter_context(streams_of(server, phase))
+        stopped, begin = stopped or StoppedThread(other, "nibble-engine"), time.monotonic()
         all_are_told(server, streams, begin, slow, stopped)
     pair.serves_again(engine, begin, slow, stopped)
     assert "rank 0 waited 2000 ms for rank 1, which did not come" in server.log()

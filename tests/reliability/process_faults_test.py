@@ -79,12 +79,17 @@ def test_a_process_that_is_stopped_is_found_out(served, phase):
     assert any(words in served[0].log() for words in ("for rank 1, which did not come", "the process of rank 1 has gone"))
 
 
-def test_a_rank_of_another_process_that_stands_still_is_given_up_and_its_process_replaced(served):
+@pytest.mark.parametrize("phase", ["decode", "idle"])
+def test_a_rank_of_another_process_that_stands_still_is_given_up_and_its_process_replaced(served, phase):
+    """Idle it is stopped where it waits for a step."""
     server, follower = served
     engine, begin = server.engine(), time.monotonic()
+    stopped = StoppedThread(follower.engine(), "nibble-engine") if phase == "idle" else None
     with contextlib.closing(stream(server, "This request says")) as connection:
-        read_until(connection, b"data:", None)
-        stopped, begin = StoppedThread(follower.engine(), "nibble-engine"), time.monotonic()
+        if phase == "decode":
+            read_until(connection, b"data:", None)
+            stopped = StoppedThread(follower.engine(), "nibble-engine")
+        begin = time.monotonic()
         assert b'"code":"engine_stopped' in read_until(connection, b"engine_stopped", stopped)
         assert seconds(begin) < 5, server.log()
     serves_again(server, engine, begin, stopped)
