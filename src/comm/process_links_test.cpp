@@ -209,6 +209,7 @@ TEST(ProcessLinks, ALossIsToldThoughWhoRunsTheStepsStandsStillInItsWaitForOne) {
     EXPECT_TRUE(processes[1].links->wait_for_step(step).value());
   });
   std::this_thread::sleep_for(until_all_wait);
+  is_held = false;
   holds = true;
   const auto before = std::signal(SIGUSR1, hold);
   pthread_kill(runs_steps.native_handle(), SIGUSR1);
