@@ -167,6 +167,7 @@ bool ProcessLinks::is_silent(const Link& link, milliseconds longer_than) const {
 }
 
 PeerSight ProcessLinks::look(int rank) const {
+  NIBBLE_CHECK(!has(rank), "a process sees its own ranks itself");
   const Link& link = *links_[static_cast<std::size_t>(process_of(rank))];
   const std::lock_guard lock(mutex_);
   PeerSight sight = sights_[static_cast<std::size_t>(rank)];

@@ -30,8 +30,10 @@ struct Sight : PeerWatch {
   mutable std::atomic<std::uint64_t> beats = 0;
 };
 
-// What a process of a world has; here all of them are in one.
-struct Process {
+// What a process of a world has; here all of them are in one. It sees its own ranks itself.
+struct Process : PeerWatch {
+  PeerSight look(int rank) const override { return links->has(rank) ? sight.look(rank) : links->look(rank); }
+
   World world;
   Sight sight;
   std::unique_ptr<ProcessLinks> links;
@@ -52,7 +54,7 @@ std::vector<std::unique_ptr<Process>> processes_of(int count, int ranks, std::si
     process->members = members_of(whole_world(ranks), slot_bytes,
                                   {.deadline = deadline,
                                    .first_deadline = deadline,
-                                   .watch = process->links.get(),
+                                   .watch = process.get(),
                                    .world = &process->world,
                                    .links = process->links.get()});
   }
@@ -123,6 +125,16 @@ TEST(ProcessLinks, ManyCallsOfChangingSizeKeepTheirOrder) {
       ASSERT_TRUE(all_reduce_one_shot(member, values).ok());
       for (const float value : values) ASSERT_EQ(value, static_cast<float>(4 * call + 6));
     }
+  });
+}
+
+TEST(ProcessLinks, ALateRankOfTheSameProcessIsWaitedFor) {
+  std::vector<std::unique_ptr<Process>> processes = processes_of(2, 4);
+  on_each_rank(processes, [](Communicator& member) {
+    if (member.member() == 1) std::this_thread::sleep_for(4 * Stillness::between_looks);
+    std::vector<float> values(10, 1.0f);
+    ASSERT_TRUE(all_reduce_one_shot(member, values).ok());
+    EXPECT_EQ(values[0], 4.0f);
   });
 }
 
@@ -255,7 +267,7 @@ TEST(ProcessLinks, AProcessThatLoadsForLongIsNotLostAndOneThatFallsSilentIs) {
         ProcessSilence{.still = milliseconds(100), .lost = milliseconds(500)});
     process.members =
         members_of(whole_world(2), 4096,
-                   {.watch = process.links.get(), .world = &process.world, .links = process.links.get()});
+                   {.watch = &process, .world = &process.world, .links = process.links.get()});
   }
   processes[0].links->begin(processes[0].sight, processes[0].world.fault());
   std::this_thread::sleep_for(milliseconds(1000));
