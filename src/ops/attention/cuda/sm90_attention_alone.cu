@@ -113,6 +113,7 @@ struct LoneSteps {
 
   __device__ int left() const { return tile.count - from; }
   __device__ SentSplit<dims>* sent(int pass) const {
+    if constexpr (!has_later) return shared.sent + pass * attention_lone_steps;
     return shared.sent + (pass == 0 ? 0 : 2 * attention_lone_steps - splits.lone);
   }
 
@@ -256,11 +257,9 @@ struct LoneSteps {
         two.multiply_both(low, high);
         send(two, pass, m, low, high);
       }
-      if (rank >= left()) continue;
-      if (reader.warp == 0) {
-        end(from + rank, pass);
-      } else if constexpr (has_later) {
-        collect(from + rank, pass);
+      if (reader.warp == 0 && rank < left()) end(from + rank, pass);
+      if constexpr (has_later) {
+        if (reader.warp != 0 && rank < left()) collect(from + rank, pass);
       }
     }
   }
