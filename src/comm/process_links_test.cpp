@@ -265,9 +265,8 @@ TEST(ProcessLinks, AProcessThatLoadsForLongIsNotLostAndOneThatFallsSilentIs) {
     process.links = std::make_unique<ProcessLinks>(
         ProcessPlace{i, 2}, 2, std::move(met[static_cast<std::size_t>(i)]).value(),
         ProcessSilence{.still = milliseconds(100), .lost = milliseconds(500)});
-    process.members =
-        members_of(whole_world(2), 4096,
-                   {.watch = &process, .world = &process.world, .links = process.links.get()});
+    process.members = members_of(whole_world(2), 4096,
+                                 {.watch = &process, .world = &process.world, .links = process.links.get()});
   }
   processes[0].links->begin(processes[0].sight, processes[0].world.fault());
   std::this_thread::sleep_for(milliseconds(1000));

@@ -71,7 +71,8 @@ std::int64_t least_bytes(const Situation& s, std::int64_t ranks) {
                           .positions = s.model.max_positions,
                           .ranks = static_cast<int>(ranks),
                           .owners = static_cast<int>(owners),
-                          .on_gpu = true};
+                          .on_gpu = true,
+                          .fp8_prompts = options.dtype == FloatType::fp8_e4m3};
   const std::int64_t weights =
       (owners > 1 ? owner_weight_bytes(s.model, Quantization::none, limits.ranks, limits.owners)
                   : weight_bytes(s.model, Quantization::none, limits.ranks)) +

@@ -85,7 +85,7 @@ TEST_P(ParityOnTheGpu, LogProbabilitiesAreTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ParityOnTheGpu,
-                         testing::Values("qwen3_moe_bf16", "qwen3_moe_fp8", "qwen3_moe_fp8_row",
+                         testing::Values("example", "qwen3_moe_bf16", "qwen3_moe_fp8", "qwen3_moe_fp8_row",
                                          "qwen3_moe_nvfp4_packed", "qwen3_next_bf16", "qwen3_5_moe_stacked",
                                          "deepseek_v3_bf16", "deepseek_v3_fp8"),
                          [](const auto& each) { return std::string(each.param); });

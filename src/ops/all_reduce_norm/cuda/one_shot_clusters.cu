@@ -53,16 +53,9 @@ constexpr OfMembers kernels_one_shot_clusters{one_shot_clusters<Rows, 2, blocks>
 
 template <int blocks>
 void launch_clusters(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream) {
-  using Cluster = PeerCluster<blocks>;
   with_form(args, [&]<class Rows>(const Rows& out) {
-    const Launch launch{.blocks = dim3(static_cast<unsigned>(args.rows * blocks)),
-                        .threads = Cluster::threads,
-                        .shared_bytes = sizeof(typename ClusterForm<Rows, blocks>::Shared),
-                        .stream = stream,
-                        .overlaps = true,
-                        .cluster = blocks,
-                        .share = share_of(args.rows)};
-    launch_kernel(launch, kernels_one_shot_clusters<Rows, blocks>.of(group.layout.members), group, args, out);
+    launch_kernel(cluster_launch<Rows, blocks>(args.rows, args.rows, stream),
+                  kernels_one_shot_clusters<Rows, blocks>.of(group.layout.members), group, args, out);
   });
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ops/all_reduce_norm/cuda/peer_norm_row.cuh"
+#include "ops/cuda/launch.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/cluster.cuh"
 
@@ -85,29 +86,35 @@ struct PeerCluster {
 template <class Rows, int blocks>
 struct ClusterForm;
 
+// Where no block needs anything of another one's columns.
 template <int blocks>
-struct ClusterForm<Bf16Rows, blocks> {
+struct FormOfOwnColumns {
   using Shared = typename PeerCluster<blocks>::Shared;
   using Barriers = typename PeerCluster<blocks>::Barriers;
+
+  static __device__ __forceinline__ void init(Barriers& barriers) { PeerCluster<blocks>::init(barriers); }
+};
+
+template <int blocks>
+struct ClusterForm<Bf16Rows, blocks> : FormOfOwnColumns<blocks> {
+  using Form = FormOfOwnColumns<blocks>;
   using Four = uint2;
   static constexpr bool whole_warps = false;  // fours travel by whole warps
 
-  static __device__ __forceinline__ void init(Barriers& barriers) { PeerCluster<blocks>::init(barriers); }
-  static __device__ __forceinline__ Four of(Shared&, Barriers&, int, int, const uint2& words, float) {
+  static __device__ __forceinline__ Four of(typename Form::Shared&, typename Form::Barriers&, int, int,
+                                            const uint2& words, float) {
     return words;
   }
 };
 
 template <int blocks>
-struct ClusterForm<Nvfp4Rows, blocks> {
-  using Shared = typename PeerCluster<blocks>::Shared;
-  using Barriers = typename PeerCluster<blocks>::Barriers;
+struct ClusterForm<Nvfp4Rows, blocks> : FormOfOwnColumns<blocks> {
+  using Form = FormOfOwnColumns<blocks>;
   using Four = Nvfp4Four;
   static constexpr bool whole_warps = true;
 
-  static __device__ __forceinline__ void init(Barriers& barriers) { PeerCluster<blocks>::init(barriers); }
-  static __device__ __forceinline__ Four of(Shared&, Barriers&, int, int, const uint2& words,
-                                            float global_scale) {
+  static __device__ __forceinline__ Four of(typename Form::Shared&, typename Form::Barriers&, int, int,
+                                            const uint2& words, float global_scale) {
     return nvfp4_four(words, global_scale);
   }
 };
@@ -146,6 +153,18 @@ struct ClusterForm<E4m3Rows, blocks> {
     return e4m3_four(words, __reduce_max_sync(whole_warp, __float_as_uint(shared.largest[lane].x)));
   }
 };
+
+// Of so many clusters of `blocks` blocks, for a call of so many rows.
+template <class Rows, int blocks>
+Launch cluster_launch(int clusters, int rows, cudaStream_t stream) {
+  return {.blocks = dim3(static_cast<unsigned>(clusters * blocks)),
+          .threads = PeerCluster<blocks>::threads,
+          .shared_bytes = sizeof(typename ClusterForm<Rows, blocks>::Shared),
+          .stream = stream,
+          .overlaps = true,
+          .cluster = blocks,
+          .share = share_of(rows)};
+}
 
 // Four columns of a row from all members' parts in this member's window, armed again; the residual takes them
 // in.

@@ -74,14 +74,8 @@ void load_two_shot_clusters(int members) {
 void launch_two_shot_clusters(const PeerGroup& group, const AllReduceNormCudaArgs& args,
                               cudaStream_t stream) {
   with_form(args, [&]<class Rows>(const Rows& out) {
-    const Launch launch{.blocks = dim3(static_cast<unsigned>(args.rows * cluster_blocks)),
-                        .threads = Cluster::threads,
-                        .shared_bytes = sizeof(typename ClusterForm<Rows, cluster_blocks>::Shared),
-                        .stream = stream,
-                        .overlaps = true,
-                        .cluster = cluster_blocks,
-                        .share = share_of(args.rows)};
-    launch_kernel(launch, kernels_two_shot_clusters<Rows>.of(group.layout.members), group, args, out,
+    launch_kernel(cluster_launch<Rows, cluster_blocks>(args.rows, args.rows, stream),
+                  kernels_two_shot_clusters<Rows>.of(group.layout.members), group, args, out,
                   gives_sums(args));
   });
 }

@@ -87,16 +87,9 @@ void load_two_shot_pairs(int members) {
 
 void launch_two_shot_pairs(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream) {
   with_form(args, [&]<class Rows>(const Rows& out) {
-    const Launch launch{
-        .blocks = dim3(static_cast<unsigned>(std::min(args.rows, two_shot_turn) * pair_blocks)),
-        .threads = Pair::threads,
-        .shared_bytes = sizeof(typename ClusterForm<Rows, pair_blocks>::Shared),
-        .stream = stream,
-        .overlaps = true,
-        .cluster = pair_blocks,
-        .share = share_of(args.rows)};
-    launch_kernel(launch, kernels_two_shot_pairs<Rows>.of(group.layout.members), group, args, out,
-                  gives_sums(args));
+    const int pairs = std::min(args.rows, two_shot_turn);
+    launch_kernel(cluster_launch<Rows, pair_blocks>(pairs, args.rows, stream),
+                  kernels_two_shot_pairs<Rows>.of(group.layout.members), group, args, out, gives_sums(args));
   });
 }
 

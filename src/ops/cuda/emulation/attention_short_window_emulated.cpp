@@ -1,2 +1,2 @@
 // Attention for short windows of few sequences, compiled for the emulation.
-#include "ops/attention/cuda/sm90_attention_short.cu"
+#include "ops/attention/cuda/sm90_attention_short_window.cu"
