@@ -1,7 +1,6 @@
 """nibble's harmony against PyPI openai-harmony: rendered token ids, and what is read from good and damaged streams.
 
-NIBBLE_TEST_DATA names a folder with o200k_base.tiktoken (3.6 MB, so not in the repository); without it these tests are
-skipped. NIBBLE_BUILD names the build folder."""
+NIBBLE_BUILD names the build folder."""
 import json
 import os
 import random
@@ -12,13 +11,12 @@ from pathlib import Path
 import pytest
 
 import chat_template_reference as reference
+import vocabularies
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(os.environ.get("NIBBLE_BUILD", ROOT / "build/release")) / "tests/harmony_check"
-DATA = os.environ.get("NIBBLE_TEST_DATA")
-RANKS = Path(DATA) / "o200k_base.tiktoken" if DATA else None
-pytestmark = pytest.mark.skipif(not (RANKS and RANKS.exists()),
-                                reason="NIBBLE_TEST_DATA names no folder with o200k_base.tiktoken")
+RANKS = vocabularies.O200K
+pytestmark = vocabularies.needed
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Compares the ids of `nibble tokenize` with those of PyPI tokenizers and tiktoken on generated texts.
 
-    tests/tokenizer_differential.py --strings 1000000 [--ranks FOLDER] [--seed N]
+    tests/tokenizer_differential.py --strings 1000000 [--seed N]
 
 Every assigned code point comes by itself and in context; the rest is random, made of what split patterns and
-normalization tell apart. The tokenizers are the small ones in tests/data/tokenizers. With a folder that has
-o200k_base.tiktoken (default: the environment's NIBBLE_TEST_DATA) the same patterns run over its 200,000 ranks too.
+normalization tell apart. The tokenizers are the small ones in tests/data/tokenizers, and published ones: o200k's
+200,000 ranks with each pattern, Qwen's with Qwen3's, DeepSeek's as it is.
 """
 import argparse
 import base64
 import functools
+import itertools
 import json
-import os
 import random
 import subprocess
 import sys
@@ -22,6 +22,7 @@ from pathlib import Path
 import tiktoken
 from tokenizers import Tokenizer
 
+import vocabularies
 from nibble_program import BINARY, ROOT, environment
 
 DATA = ROOT / "tests/data/tokenizers"
@@ -180,8 +181,9 @@ def small_rank_file(folder):
     return path
 
 
-def large_tokenizer_jsons(ranks_path, folder):
-    """The ranks as a tokenizer.json with each model's own steps before byte pairs."""
+@functools.lru_cache
+def vocabulary_of(ranks_path):
+    """A rank file's as a tokenizer.json has it: ids of tokens, and merges."""
     ranks = ranks_of(ranks_path)
     alphabet = byte_alphabet()
     spell = {token: "".join(alphabet[byte] for byte in token) for token in ranks}
@@ -190,43 +192,52 @@ def large_tokenizer_jsons(ranks_path, folder):
         halves = [(token[:i], token[i:]) for i in range(1, len(token)) if token[:i] in ranks and token[i:] in ranks]
         merges += sorted((rank, ranks[left], ranks[right], spell[left], spell[right]) for left, right in halves)
     merges.sort(key=lambda merge: merge[0])
-    for name in SMALL:
-        tokenizer = json.loads((DATA / name / "tokenizer.json").read_text())
-        tokenizer["added_tokens"] = []
-        tokenizer["model"]["vocab"] = {spell[token]: rank for token, rank in ranks.items()}
-        tokenizer["model"]["merges"] = [[left, right] for *_, left, right in merges]
-        path = Path(folder) / f"o200k_{name}.json"
-        path.write_text(json.dumps(tokenizer, ensure_ascii=False))
-        yield path
+    return {spell[token]: rank for token, rank in ranks.items()}, [[left, right] for *_, left, right in merges]
 
 
-def comparisons(folder, ranks=None):
-    """(name, function of texts, control spellings to mix in) of everything that can be compared."""
+def large_tokenizer_json(ranks_path, name, folder):
+    """The ranks as a tokenizer.json with the steps before byte pairs that the small one of this name has."""
+    tokenizer = json.loads((DATA / name / "tokenizer.json").read_text())
+    tokenizer["added_tokens"] = []
+    tokenizer["model"]["vocab"], tokenizer["model"]["merges"] = vocabulary_of(ranks_path)
+    path = Path(folder) / f"{ranks_path.stem}_{name}.json"
+    path.write_text(json.dumps(tokenizer, ensure_ascii=False))
+    return path
+
+
+def of_tokenizer_json(name, path):
+    spellings = [token["content"] for token in json.loads(path.read_text())["added_tokens"]]
+    yield f"{name}, control tokens plain", lambda texts: compare_tokenizer_json(path, texts), spellings
+    yield f"{name}, control tokens trusted", lambda texts: compare_trusted(path, texts), spellings
+
+
+def comparisons(folder):
+    """(name, function of texts, control spellings to mix in) of everything that can be compared with small tokenizers."""
     for name in SMALL:
-        path = DATA / name / "tokenizer.json"
-        spellings = [token["content"] for token in json.loads(path.read_text())["added_tokens"]]
-        yield f"{name}, control tokens plain", lambda texts, path=path: compare_tokenizer_json(path, texts), spellings
-        yield f"{name}, control tokens trusted", lambda texts, path=path: compare_trusted(path, texts), spellings
+        yield from of_tokenizer_json(name, DATA / name / "tokenizer.json")
     for trusted in (False, True):
         yield f"kimi_k2, control tokens {'trusted' if trusted else 'plain'}", *kimi_comparison(trusted)
     path = small_rank_file(folder)
     yield "tiktoken, small", lambda texts: compare_tiktoken(path, texts), []
-    if ranks:
-        full = Path(ranks) / "o200k_base.tiktoken"
-        yield "tiktoken, o200k", lambda texts: compare_tiktoken(full, texts), []
-        for large in large_tokenizer_jsons(full, folder):
-            yield large.stem, lambda texts, large=large: compare_tokenizer_json(large, texts), []
+
+
+def published_comparisons(folder, patterns=SMALL):
+    """The same with published vocabularies, o200k's with each of these patterns."""
+    yield from of_tokenizer_json("deepseek", vocabularies.DEEPSEEK)
+    yield "tiktoken, o200k", lambda texts: compare_tiktoken(vocabularies.O200K, texts), []
+    for ranks, name in [(vocabularies.QWEN, "qwen3"), *((vocabularies.O200K, name) for name in patterns)]:
+        path = large_tokenizer_json(ranks, name, folder)
+        yield path.stem, lambda texts, path=path: compare_tokenizer_json(path, texts), []
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--strings", type=int, default=1000000)
-    parser.add_argument("--ranks", metavar="FOLDER", default=os.environ.get("NIBBLE_TEST_DATA"))
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     failed = False
     with tempfile.TemporaryDirectory() as folder:
-        for name, compare, spellings in comparisons(folder, args.ranks):
+        for name, compare, spellings in itertools.chain(comparisons(folder), published_comparisons(folder)):
             begin = time.monotonic()
             texts = make_texts(args.strings, args.seed, spellings)
             found = compare(texts)

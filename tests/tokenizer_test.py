@@ -1,10 +1,10 @@
 """nibble tokenize as its user meets it, and its ids against those of PyPI tokenizers and tiktoken."""
 import json
-import os
 
 import pytest
 
 import tokenizer_differential as differential
+import vocabularies
 from nibble_program import PARITY, run
 
 TOKENIZER = PARITY / "example/tokenizer.json"
@@ -65,24 +65,37 @@ def test_a_broken_tokenizer_is_the_models_fault(tmp_path):
         3, "", f'error: "{broken}": model.type is "Unigram"; BPE is supported\n')
 
 
-def compare_all(strings, seed, folder, ranks=None):
-    for name, compare, spellings in differential.comparisons(folder, ranks):
+def compare_all(comparisons, strings, seed):
+    for name, compare, spellings in comparisons:
         found = compare(differential.make_texts(strings, seed, spellings))
         assert not found, (name, ascii(found[:5]))
 
 
 def test_ids_are_those_of_other_implementations(tmp_path):
-    compare_all(8000, 1, tmp_path)
+    compare_all(differential.comparisons(tmp_path), 8000, 1)
+
+
+@vocabularies.needed
+def test_ids_of_published_vocabularies_are_those_of_other_implementations(tmp_path):
+    compare_all(differential.published_comparisons(tmp_path, patterns=()), 4000, 4)
+
+
+@vocabularies.needed
+def test_ids_of_o200k_are_those_that_two_other_encoders_agree_on():
+    cases = json.loads((differential.DATA / "o200k_base_cases.json").read_text())
+    found = differential.nibble_ids(vocabularies.O200K, [case["text"] for case in cases], "--encoding", "o200k_base")
+    assert found == [case["ids"] for case in cases]
+    for case in cases[1::4]:
+        ids = ",".join(map(str, case["ids"]))
+        assert tokenize(vocabularies.O200K, "--encoding", "o200k_base", "--decode", ids) == case["text"] + "\n"
 
 
 @pytest.mark.extended
 def test_ids_are_those_of_other_implementations_on_a_million_texts(tmp_path):
-    compare_all(1000000, 2, tmp_path)
+    compare_all(differential.comparisons(tmp_path), 1000000, 2)
 
 
 @pytest.mark.extended
-def test_ids_of_o200k_are_those_of_other_implementations_on_a_million_texts(tmp_path):
-    ranks = os.environ.get("NIBBLE_TEST_DATA")
-    if not ranks:
-        pytest.skip("NIBBLE_TEST_DATA names no folder with o200k_base.tiktoken")
-    compare_all(1000000, 3, tmp_path, ranks)
+@vocabularies.needed
+def test_ids_of_published_vocabularies_are_those_of_other_implementations_on_a_million_texts(tmp_path):
+    compare_all(differential.published_comparisons(tmp_path), 1000000, 3)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # tools/setup.sh GROUP...: installs what is missing of these groups of tools/packages.txt, and says so.
-# tools/setup.sh --python: makes build/venv with the packages of tools/requirements.txt.
+# tools/setup.sh --python: makes build/venv with the packages of tools/requirements.txt and, for tests, published
+# vocabularies.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -59,12 +60,15 @@ set_up_group() {
 set_up_python() {
   local stamp
   stamp=build/venv/installed-$(sha256sum tools/requirements.txt | cut -c1-16)
-  if [ -e "$stamp" ]; then return 0; fi
-  say "making build/venv with the packages of tools/requirements.txt"
-  rm -rf build/venv
-  python3 -m venv build/venv
-  build/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tools/requirements.txt
-  touch "$stamp"
+  if [ ! -e "$stamp" ]; then
+    say "making build/venv with the packages of tools/requirements.txt"
+    rm -rf build/venv
+    python3 -m venv build/venv
+    build/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tools/requirements.txt
+    touch "$stamp"
+  fi
+  build/venv/bin/python tools/fetch_vocabularies.py ||
+    say "could not bring published vocabularies; tests that need them will be skipped"
 }
 
 for group in "$@"; do

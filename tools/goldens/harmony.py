@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/data/harmony.jsonl: conversations, tools and streams with what openai-harmony makes of them.
-Needs openai-harmony (tools/requirements.txt) and, in NIBBLE_TEST_DATA, a folder with o200k_base.tiktoken."""
+Needs openai-harmony and o200k_base.tiktoken, both in build/venv (tools/setup.sh --python)."""
 import json
 import os
 import random
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
-os.environ["TIKTOKEN_ENCODINGS_BASE"] = os.environ["NIBBLE_TEST_DATA"]
+os.environ["TIKTOKEN_ENCODINGS_BASE"] = str(ROOT / "build/venv/vocabularies")
 import openai_harmony as harmony  # noqa: E402
 
 import chat_template_reference as reference  # noqa: E402

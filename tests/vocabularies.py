@@ -1,0 +1,12 @@
+"""Published vocabularies, which tools/fetch_vocabularies.py brings."""
+import pytest
+
+from nibble_program import ROOT
+
+FOLDER = ROOT / "build/venv/vocabularies"
+O200K = FOLDER / "o200k_base.tiktoken"
+DEEPSEEK = FOLDER / "deepseek.json"
+QWEN = FOLDER / "qwen.tiktoken"
+
+needed = pytest.mark.skipif(not all(path.exists() for path in (O200K, DEEPSEEK, QWEN)),
+                            reason="tools/fetch_vocabularies.py could not bring them")
