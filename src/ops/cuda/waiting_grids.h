@@ -35,6 +35,7 @@ WaitingGrids waiting_grids_of_linear_few();
 WaitingGrids waiting_grids_of_linear_normed();
 WaitingGrids waiting_grids_of_moe_decode();
 WaitingGrids waiting_grids_of_moe_row();
+WaitingGrids waiting_grids_of_moe_some();
 WaitingGrids waiting_grids_of_mxfp4_moe_many();
 WaitingGrids waiting_grids_of_nvfp4_moe_many();
 WaitingGrids waiting_grids_of_int4_moe_many();

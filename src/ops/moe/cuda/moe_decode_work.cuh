@@ -5,6 +5,8 @@
 #include "ops/moe/cuda/expert_groups.cuh"
 #include "ops/moe/cuda/k_stages.h"
 #include "ops/moe/cuda/moe_cuda.h"
+#include "ops/ptx/give_up.cuh"
+#include "ops/ptx/grid.cuh"
 
 namespace nibble {
 
@@ -56,6 +58,15 @@ struct DecodeParams {
   DecodePeers peers;
 };
 
+// Between the products. Every block's h is visible to every block's threads afterwards.
+__device__ inline void meet_experts_grid(std::uint32_t* arrived, std::uint32_t* stuck) {
+  __syncthreads();  // this block's h is stored
+  if (threadIdx.x == 0) {
+    ptx::meet_blocks(arrived, gridDim.x, blockIdx.x == 0, stuck, Stuck::expert_grid);
+  }
+  __syncthreads();  // the others read h after thread 0 has seen it
+}
+
 // A unit of work is one pass over one granule; an expert's passes over a granule follow one another. Where a
 // warp is among those its team takes from its block's share of a product, and which chunk is its own there.
 template <int teams>  // of a block
@@ -106,19 +117,21 @@ struct DecodeWalk {
     return __shfl_sync(all, lanes.expert, lane);
   }
 
-  // Whether the expert is another one now.
   template <class Product>
-  __device__ bool next(const ExpertGroups& groups, const Product& product) {
+  __device__ void next(const ExpertGroups& groups, const Product& product) {
     chunk = chunk + 1 < decode_team_warps ? chunk + 1 : 0;
-    if (--left == 0) return false;
+    advance(groups, product);
+  }
+  // The same with the same chunk.
+  template <class Product>
+  __device__ void advance(const ExpertGroups& groups, const Product& product) {
+    if (--left == 0) return;
     unit += teams;
-    if (unit < passes * product.granules) return false;
-    do {
+    while (unit >= passes * product.granules) {
       unit -= passes * product.granules;
       ++active;
       passes = groups.passes[active + 1] - groups.passes[active];
-    } while (unit >= passes * product.granules);
-    return true;
+    }
   }
 
   // The granule, and in `pass` which eight of the tokens.

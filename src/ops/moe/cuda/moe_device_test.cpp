@@ -1,6 +1,7 @@
 // On a GPU: the expert layer against the CPU's scalar form, and its bits against themselves, for each format
 // of weights.
 #include "ops/moe/cuda/moe_device_test_util.h"
+#include "ops/moe/cuda/moe_some.h"
 
 namespace nibble {
 namespace {
@@ -94,6 +95,27 @@ TYPED_TEST(MoeOnTheGpu, MoreChoicesThanItAddsUpAreRefused) {
   const Status refusal = moe_few_cuda(weights, {.x_stride = 64, .tokens = 1, .top_k = 17}, nullptr);
   EXPECT_NE(refusal.message().find("a top-k from 1 to 16 is supported, not 17"), std::string::npos)
       << refusal.message();
+}
+
+// Where each warp of a block has several granules one has all of K; elsewhere three share a granule.
+TYPED_TEST(MoeOnTheGpu, BitsDependNotOnWhetherAWarpHasAWholeGranule) {
+  std::mt19937 random(15);
+  const std::vector<Case> cases = {{12, 3, 192, 192, 20}, {5, 2, 256, 320, 90}, {40, 3, 192, 208, 33}};
+  for (const Case& c : cases) {
+    if (c.intermediate % 32 != 0 && !takes_sixteens<TypeParam>) continue;
+    MoeTestLayer<TypeParam> layer(random, c.experts, c.top_k, c.hidden, c.intermediate);
+    layer.biased = c.experts != 5;
+    layer.upload();
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(c.tokens * c.hidden));
+    const MoeRouting routing(random, c.tokens, c.experts, c.top_k);
+    const int granules = std::min(c.experts, c.tokens * c.top_k) * 2 * c.intermediate / granule_rows;
+    const std::vector<float> shared = layer.on_gpu(x, routing.ids, routing.weights, 100);
+    for (const int blocks : {1, 2, 3, 4, 6}) {
+      if (granules / blocks < moe_some_least_granules) break;
+      EXPECT_EQ(layer.on_gpu(x, routing.ids, routing.weights, blocks), shared)
+          << c.experts << " experts, " << blocks << " blocks";
+    }
+  }
 }
 
 TYPED_TEST(MoeOnTheGpu, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheBlocks) {

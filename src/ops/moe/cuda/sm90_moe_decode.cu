@@ -21,10 +21,10 @@
 #include "ops/moe/cuda/moe_decode_products.cuh"
 #include "ops/moe/cuda/moe_decode_work.cuh"
 #include "ops/moe/cuda/moe_row.h"
+#include "ops/moe/cuda/moe_some.h"
 #include "ops/moe/cuda/moe_steps.cuh"
 #include "ops/moe/many_tokens.h"
 #include "ops/ptx/async_copy.cuh"
-#include "ops/ptx/give_up.cuh"
 #include "ops/ptx/grid.cuh"
 #include "tensor/cuda_check.h"
 
@@ -86,15 +86,6 @@ struct BlockOf {
   static constexpr int groups_at = nobodys_at + nobodys_bytes;
   static_assert(groups_at % 16 == 0);
 };
-
-// Every block's h is visible to every block's threads afterwards.
-__device__ void meet_grid(std::uint32_t* arrived, std::uint32_t* stuck) {
-  __syncthreads();  // this block's h is stored
-  if (threadIdx.x == 0) {
-    ptx::meet_blocks(arrived, gridDim.x, blockIdx.x == 0, stuck, Stuck::expert_grid);
-  }
-  __syncthreads();  // the others read h after thread 0 has seen it
-}
 
 // What is left to do for a granule when its chunks' sums have all come.
 struct Unfinished {
@@ -308,7 +299,7 @@ struct Worker {
               static_cast<std::size_t>(row));
         }
       }
-      if (to_meet) meet_grid(params.arrived, params.stuck);
+      if (to_meet) meet_experts_grid(params.arrived, params.stuck);
       to_meet = false;
       if (!any) break;
       const Bf16* const chunk_inputs = inputs + first_block * granule_k;
@@ -490,6 +481,20 @@ void add_grids(WaitingGrids& grids) {
                 grid_of<Layout, FewGranulesOfAnyShapePlan>(), grid_of<Layout, MoreTokensOfAnyShapePlan>()});
 }
 
+template <class Layout>
+void launch(const Choice<Layout>& choice, const DecodeParams<Layout>& params, int blocks,
+            cudaStream_t stream) {
+  const int bytes = choice.fixed_bytes + expert_groups_bytes(params.slots, params.experts);
+  cuda_check(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
+                 .threads = choice.threads,
+                 .shared_bytes = static_cast<std::size_t>(bytes),
+                 .stream = stream,
+                 .overlaps = true,
+                 .share = choice.share},
+                choice.kernel, params);
+}
+
 DecodePeers peers_of(const MoePeers& peers) {
   if (peers.room == nullptr) return {};
   return {*peers.room, places_of_others(*peers.room, peers.window), peers.window, peers.owners};
@@ -516,11 +521,13 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
     if (args.out != nullptr) add_experts_cuda(args, weights.down.shape.rows, stream);
     return {};
   }
-  const int all_slots = args.tokens * args.top_k;
+  const int all_slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
+  const int granules =
+      (std::min(all_slots, experts) * weights.gate_up.shape.granules() + blocks - 1) / blocks;
+  const bool some = takes_some(weights, all_slots, granules);
   const Choice<Layout> choice =
-      choose_kernel<Layout>(has_whole_chunks(weights), args.tokens, all_slots,
-                            (all_slots * weights.gate_up.shape.granules() + blocks - 1) / blocks);
-  const int stage_blocks = choice.stage_blocks;
+      choose_kernel<Layout>(has_whole_chunks(weights), args.tokens, all_slots, granules);
+  const int stage_blocks = some ? moe_some_stage_blocks : choice.stage_blocks;
   const auto product = [stage_blocks](const Granules& matrix, const Bf16* bias, const Bf16* inputs,
                                       int stride,
                                       int slots) {  // of a row
@@ -561,16 +568,10 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
         .unit = weights.unit,
         .settles_rows = args.settles_rows,
         .peers = peers_of(args.peers)};
-    const int shared_bytes = choice.fixed_bytes + expert_groups_bytes(params.slots, params.experts);
-    cuda_check(
-        cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-    launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
-                   .threads = choice.threads,
-                   .shared_bytes = static_cast<std::size_t>(shared_bytes),
-                   .stream = stream,
-                   .overlaps = true,
-                   .share = choice.share},
-                  choice.kernel, params);
+    if (some)
+      moe_some_cuda(params, blocks, stream);
+    else
+      launch(choice, params, blocks, stream);
     if (args.out == nullptr) continue;
     MoeCudaArgs part = args;
     part.tokens = tokens;
