@@ -2,9 +2,12 @@
 // has several granules.
 #pragma once
 
-#include "ops/moe/cuda/moe_decode_work.cuh"
+#include "ops/moe/cuda/moe_cuda.h"
 
 namespace nibble {
+
+template <class Layout>
+struct DecodeParams;  // moe_decode_work.cuh
 
 inline constexpr int moe_some_warps = 24;        // of a block
 inline constexpr int moe_some_stage_blocks = 5;  // k64 blocks of a warp's stage, at most
