@@ -54,9 +54,8 @@ void PeerRooms::end_waits_with(const PeerRooms& all) {
 }
 
 std::optional<int> PeerRooms::missed_by(int rank) const {
-  const PeerFault& fault = *of(rank).fault;
-  if (*const_cast<const volatile std::uint32_t*>(&fault.state) == 0) return {};
-  std::atomic_thread_fence(std::memory_order_acquire);
+  PeerFault& fault = *of(rank).fault;
+  if (std::atomic_ref(fault.state).load(std::memory_order_acquire) == 0) return {};
   return first_rank_ + static_cast<int>(fault.peer);
 }
 
