@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view format = "nibble tuning table 1";
 constexpr std::size_t most_bytes = std::size_t{1} << 20;
-constexpr std::array<std::string_view, 7> many_tokens = {"1", "2", "3", "4", "5", "6", "8"};
+constexpr std::array<std::string_view, 6> many_tokens = {"1", "2", "3", "4", "6", "8"};
 constexpr std::array<TunedField, 2> fields = {
     TunedField{.name = "weight_lines", .values = weight_lines_names},
     TunedField{.name = "many_tokens_from", .values = many_tokens}};

@@ -124,7 +124,7 @@ TEST(TuningTable, SaysFromHowManyTokensAnExpertAGpuTakesTheOtherKernel) {
   Machine machine = *declared_machine("h200x1");
   const Result<Plan> without = resolve({}, machine, gpt_oss());
   ASSERT_TRUE(without.ok()) << without.status().message();
-  EXPECT_EQ(without->many_tokens_from, 5);
+  EXPECT_EQ(without->many_tokens_from, 3);
   TuningTable table{.machine = machine.gpu.model, .made = "now", .entries = {}};
   table.put(
       {.model = without->tuning_model, .field = "many_tokens_from", .value = "6", .measured = {{"6", 1}}});

@@ -1,5 +1,6 @@
 // The expert layer of some tokens, a kernel of its own: what moe_few_cuda takes where each warp of a block
-// has several granules.
+// has several granules and nothing passes between ranks. Chunks of gpt-oss's are left to the kernel for few,
+// which knows them beforehand.
 #pragma once
 
 #include "ops/moe/cuda/moe_cuda.h"
@@ -17,10 +18,11 @@ inline constexpr int moe_some_least_granules = 3 * moe_some_warps;
 
 // granules: of a block in the first product.
 template <class Granules>
-bool takes_some(const MoeCudaWeightsOf<Granules>& weights, int slots, int granules) {
+bool takes_some(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, int granules) {
   const auto has_all_chunks = [](const auto& shape) { return shape.blocks() >= granule_k_chunks; };
-  return slots > moe_fewest_slots && granules >= moe_some_least_granules &&
-         has_all_chunks(weights.gate_up.shape) && has_all_chunks(weights.down.shape);
+  return args.tokens * args.top_k > moe_fewest_slots && args.peers.room == nullptr &&
+         granules >= moe_some_least_granules && has_all_chunks(weights.gate_up.shape) &&
+         has_all_chunks(weights.down.shape);
 }
 
 // Queues both products of a launch's slots; the sums of rows' experts are left. params: with chunks of K in

@@ -524,7 +524,7 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
   const int all_slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   const int granules =
       (std::min(all_slots, experts) * weights.gate_up.shape.granules() + blocks - 1) / blocks;
-  const bool some = takes_some(weights, all_slots, granules);
+  const bool some = !has_whole_chunks(weights) && takes_some(weights, args, granules);
   const Choice<Layout> choice =
       choose_kernel<Layout>(has_whole_chunks(weights), args.tokens, all_slots, granules);
   const int stage_blocks = some ? moe_some_stage_blocks : choice.stage_blocks;

@@ -271,7 +271,6 @@ __global__ void __launch_bounds__(threads, 1)
   if (walk.left == 0) worker.fill_ring(false);
   worker.run(0, walk);
   worker.run(1, worker.second_walk);
-  take_products(params);
 }
 
 template <class Layout>
