@@ -2,7 +2,7 @@
 // whole experts, rows of the vocabulary. What heads and columns give is gathered before the projection behind
 // them, which every rank has whole, as it has the shared experts. Ranks may be groups with sequences of their
 // own, which divide all of that but the experts. One rank takes each sum, in the order of one GPU, so ranks
-// change no bit (docs/internals/several_gpus.md).
+// change no bit (docs/internals/gpu_ranks.md).
 #pragma once
 
 #include <array>
