@@ -248,7 +248,8 @@ class Block {
       take_messages();
       bring_copies();
       bring_stores();
-      if (std::exchange(idle_, true)) let_others_run();
+      idle_rounds_ = std::exchange(idle_, true) ? idle_rounds_ + 1 : 0;
+      if (idle_rounds_ > 0) let_others_run();
       if (begins_ && ++turns == early_turns) {
         begins_ = false;
         launch_.has_begun();
@@ -384,10 +385,15 @@ class Block {
       resume(fibers_[i]);
     }
   }
-  // Copies and stores under way come by this block's own turns. Who waits for others sleeps: a yield would
-  // put it behind all who compute on a busy CPU, and blocks that wait are most of them.
+  // Copies and stores under way come by this block's own turns. Who waits for others long sleeps: a yield
+  // would put it behind all who compute on a busy CPU. Most waits are shorter than a sleep takes.
   void let_others_run() {
-    if (copies_.empty() && stores_.empty()) std::this_thread::sleep_for(std::chrono::microseconds(5));
+    constexpr int short_wait = 100;  // rounds
+    if (!copies_.empty() || !stores_.empty()) return;
+    if (idle_rounds_ <= short_wait)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(5));
   }
   void resume(Fiber& fiber) {
     current_ = &fiber;
@@ -468,6 +474,7 @@ class Block {
   std::vector<std::uint8_t> dynamic_;
   jmp_buf scheduler_;
   unsigned ended_ = 0;
+  int idle_rounds_ = 0;  // the last ones
   bool idle_ = true;  // in this round: whether nobody ran, or only to look at what others have not done yet
 };
 
