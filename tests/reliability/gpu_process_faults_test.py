@@ -1,5 +1,6 @@
 """What two processes that share a model's GPUs do when one of them dies, is stopped or loses its parent: streams are told, both serve again
-with the same bits, and an order to end leaves nothing behind. On the emulation of two GPUs, whose rooms are memory of both processes."""
+with the same bits, and an order to end leaves nothing behind. On the emulation of two GPUs, whose rooms are memory of both processes, or on
+GPUs (gpu_rank_faults_test.py)."""
 import contextlib
 import os
 import re
@@ -10,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from gpu_rank_faults_test import EMULATED, PHASES, SMALL, WAIT, all_are_told, pytestmark, serves_again, steps, streams_of  # noqa: F401 - pytestmark is for pytest
+from gpu_rank_faults_test import PHASES, PROGRAM, SMALL, WAIT, all_are_told, pytestmark, serves_again, steps, streams_of  # noqa: F401 - pytestmark is for pytest
 from nibble_program import PARITY
 from processes import free_address, places
 from rank_faults_test import StoppedThread, health, read_until, seconds
 from watched_server import Server, eventually
 
-ON_GPUS = {"model": PARITY / "example", "program": EMULATED, "EMULATED_GPUS": 2}
+ON_TWO = {"model": PARITY / "example", "program": PROGRAM, "EMULATED_GPUS": 2}
 
 
 def follower_of(address):
-    return Server(*SMALL, "--tp", 2, *places(2, address)[1], ready=False, **ON_GPUS)
+    return Server(*SMALL, "--tp", 2, *places(2, address)[1], ready=False, **ON_TWO)
 
 
 class Pair:
@@ -30,7 +31,7 @@ class Pair:
         self.address = free_address()
         self.follower = follower_of(self.address)
         try:
-            self.first = Server(*SMALL, "--tp", 2, *places(2, self.address)[0], **ON_GPUS)
+            self.first = Server(*SMALL, "--tp", 2, *places(2, self.address)[0], **ON_TWO)
         except BaseException:
             self.follower.process.kill()
             raise

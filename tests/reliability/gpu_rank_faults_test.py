@@ -1,9 +1,11 @@
 """What serve does when one of several GPUs does not come to the others, or its engine is killed, where GPUs or groups of them have sequences
-of their own: on the emulation of several. A rank's thread is stopped by ptrace, as in rank_faults_test.py."""
+of their own: on the emulation of several, or on GPUs with the program that NIBBLE_ON_GPUS names. A rank's thread is stopped by ptrace, as in
+rank_faults_test.py."""
 import contextlib
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +13,12 @@ from nibble_program import BINARY, PARITY
 from rank_faults_test import StoppedThread, health, is_named, read_until, seconds, stream, thread_of
 from watched_server import eventually, serving
 
-EMULATED = BINARY.with_name("nibble_emulated")
-pytestmark = pytest.mark.skipif(not EMULATED.exists(), reason="the emulation of a GPU is not built with sanitizers")
-SMALL = ("--max-num-seqs", 4, "--max-num-batched-tokens", 64, "--max-model-len", 512, "--kv-cache-tokens", 2048, "--enforce-eager")
+ON_GPUS = os.environ.get("NIBBLE_ON_GPUS")
+PROGRAM = Path(ON_GPUS).resolve() if ON_GPUS else BINARY.with_name("nibble_emulated")
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the emulation of a GPU is not built with sanitizers")
+LENGTH = 4096  # of a stream, which a GPU takes seconds for
+SMALL = ("--device", "cuda", "--max-num-seqs", 4, "--max-num-batched-tokens", 64, "--max-model-len", LENGTH, "--kv-cache-tokens", 4 * LENGTH,
+         "--enforce-eager")
 OWNERS = (2, "example", ("--dp", 2))
 FOUR_OWNERS = (4, "qwen3_moe_bf16", ("--dp", 4))
 GROUPS = (4, "qwen3_moe_bf16", ("--tp", 4, "--dp", 2))
@@ -24,11 +29,12 @@ asked = iter(range(1000))
 
 @contextlib.contextmanager
 def serving_on_gpus(gpus, model, options, **more):
-    with serving(*SMALL, *options, model=PARITY / model, program=EMULATED, EMULATED_GPUS=gpus, **more) as server:
+    with serving(*SMALL, *options, model=PARITY / model, program=PROGRAM, EMULATED_GPUS=gpus, **more) as server:
         yield server
 
 
-WAIT = 6  # seconds that an emulated GPU's wait of two takes longer (ops/cuda/emulation/include/comm/ptx/peer.cuh)
+# Seconds that an emulated GPU's wait of two takes longer (ops/cuda/emulation/include/comm/ptx/peer.cuh).
+WAIT = 0 if ON_GPUS else 6
 
 
 def steps(server):
@@ -40,7 +46,7 @@ def steps(server):
 
 
 @contextlib.contextmanager
-def streams_of(server, phase, count=2, max_tokens=400):
+def streams_of(server, phase, count=2, max_tokens=LENGTH - 400):
     """So many are served, and what each has said so far; nobody is suspected of what became of another."""
     prompt = "goes on and on " * 25 if phase == "prefill" else "says"
     with contextlib.ExitStack() as open_streams:
@@ -119,6 +125,7 @@ def test_a_killed_engine_is_replaced(gpus, phases):
 
 
 @pytest.mark.extended
+@pytest.mark.skipif(ON_GPUS, reason="only the emulation hangs when it is told to")
 def test_a_gpu_that_hangs_is_named(tmp_path):
     order = tmp_path / "order"
     with serving_on_gpus(*OWNERS, EMULATED_GPU_FAULT=order) as server:
