@@ -248,8 +248,10 @@ class Block {
       take_messages();
       bring_copies();
       bring_stores();
-      idle_rounds_ = std::exchange(idle_, true) ? idle_rounds_ + 1 : 0;
-      if (idle_rounds_ > 0) let_others_run();
+      if (std::exchange(idle_, true))
+        let_others_run();
+      else
+        waits_since_ = {};
       if (begins_ && ++turns == early_turns) {
         begins_ = false;
         launch_.has_begun();
@@ -385,12 +387,15 @@ class Block {
       resume(fibers_[i]);
     }
   }
-  // Copies and stores under way come by this block's own turns. Who waits for others long sleeps: a yield
-  // would put it behind all who compute on a busy CPU. Most waits are shorter than a sleep takes.
+  // Copies and stores under way come by this block's own turns. Most waits for others are shorter than a
+  // sleep takes, so a block yields at first. Who waits longer sleeps: a yield may put it behind all who
+  // compute on a busy CPU.
   void let_others_run() {
-    constexpr int short_wait = 100;  // rounds
+    constexpr std::chrono::milliseconds short_wait{3};
     if (!copies_.empty() || !stores_.empty()) return;
-    if (idle_rounds_ <= short_wait)
+    const auto now = std::chrono::steady_clock::now();
+    if (waits_since_ == std::chrono::steady_clock::time_point()) waits_since_ = now;
+    if (now - waits_since_ < short_wait)
       std::this_thread::yield();
     else
       std::this_thread::sleep_for(std::chrono::microseconds(5));
@@ -474,7 +479,7 @@ class Block {
   std::vector<std::uint8_t> dynamic_;
   jmp_buf scheduler_;
   unsigned ended_ = 0;
-  int idle_rounds_ = 0;  // the last ones
+  std::chrono::steady_clock::time_point waits_since_;  // none: it has run in the last round
   bool idle_ = true;  // in this round: whether nobody ran, or only to look at what others have not done yet
 };
 
