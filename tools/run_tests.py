@@ -50,9 +50,10 @@ EMULATED = {"gpu_emulation": "-AttentionOnTheGpu.GivesFewSequences*:AttentionOnT
             "gpu_emulation_worker": "-*.NorDoTheyOn*:GpuEngine.WhatIsCancelled*:GpuWorkerOnTheGpu.ChangedLogits*:DeepseekV3OnTheGpu.ASequences*"
                                     ":Qwen3MoeOnTheGpu.ASequences*:GpuRanks.GptOss*:GpuRanks.Qwen3*:GpuRanks.Matrices*"
                                     ":RanksOfFamilies.Qwens*:RanksOfFamilies.Deep*:RanksOfFamilies.Matrices*:RanksOfFamilies.Rows*:RanksOfFamilies.GoOn*",
-            "gpu_ranks": "-*.PairsOfBlocks*:*.StandsManyCalls*"}
+            "gpu_ranks": "-*.PairsOfBlocks*:*.StandsManyCalls*:NormCodesOnGpus.AreThose*:NormCodesOnGpus.StandMany*"}
 # `make test` leaves these to `make test-sanitized` too: whole models on the emulation, alone and in every company.
-EMULATED_MODELS = ":*.ASequencesBits*:*.BitsDependOnNothingElse*:*.GoesOnFromSnapshots*:GpuEngine.AStepBegun*:*.AllExpertsOnEachRank*"
+EMULATED_MODELS = (":*.ASequencesBits*:*.BitsDependOnNothingElse*:*.GoesOnFromSnapshots*:GpuEngine.AStepBegun*:*.AllExpertsOnEachRank*"
+                   ":GpuDrafts.LeaveThemBeside*:GpuOwners.OfQwen3*:GpuOwners.OfDeepseek*:GpuOwners.InGroupsHave*")
 # Likewise where every access to shared memory is watched, which takes 20 times as long.
 WATCHED = {"gpu_races": "-AttentionOnTheGpu.GivesTheSameBitsEveryTime:AttentionOnTheGpu.ARowsBits*:AttentionOnTheGpu.GivesFewSequences*"
                         ":LinearOnTheGpu.BothPaths*:LinearOnTheGpu.ADeviceWithout*:LinearOnTheGpu.AgreesWithDouble*:AddRmsNormOnTheGpu.ManyRows*"
