@@ -86,8 +86,8 @@ Status serve_ranks(const ServeOptions& options, Console& console) {
       *run_steps_of_another(options.engine, {.ready = ready, .lost = [&] { end_soon(is_to_end); }});
   signals.reset();
   failures.reset();
-  return *is_to_end ? Status()
-                    : outcome;  // the first may have gone without a word, being told to end as well
+  // The first may have gone without a word, being told to end as well.
+  return *is_to_end ? Status() : outcome;
 }
 
 }  // namespace nibble

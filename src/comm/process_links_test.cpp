@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <random>
 
@@ -60,6 +61,20 @@ std::vector<std::unique_ptr<Process>> processes_of(int count, int ranks, std::si
   }
   for (auto& each : processes) each->links->begin(each->sight, each->world.fault());
   return processes;
+}
+
+// Connected, without groups, a rank each. lost(i): process i has lost another one.
+void begin_links(std::vector<Process>& processes, const std::function<void(int)>& lost) {
+  const int count = static_cast<int>(processes.size());
+  std::vector<Result<MetProcesses>> met =
+      meet_all(meetings_of(count), std::vector<MeetingTerms>(processes.size()));
+  for (int i = 0; i < count; ++i) {
+    Process& process = processes[static_cast<std::size_t>(i)];
+    process.links = std::make_unique<ProcessLinks>(ProcessPlace{i, count}, count,
+                                                   std::move(met[static_cast<std::size_t>(i)]).value());
+    process.links->when_lost([lost, i] { lost(i); });
+    process.links->begin(process.sight, process.world.fault());
+  }
 }
 
 template <class Body>
@@ -177,16 +192,9 @@ TEST(ProcessLinks, AProcessThatGoesIsNamedToWhoWaitsForIt) {
 }
 
 TEST(ProcessLinks, ALossIsToldAtOnceAndOnceThoughNoRankWaits) {
-  std::vector<Result<MetProcesses>> met = meet_all(meetings_of(3), std::vector<MeetingTerms>(3));
-  std::vector<Process> processes(3);
   std::atomic<int> told = 0;
-  for (const int i : {0, 1, 2}) {
-    Process& process = processes[static_cast<std::size_t>(i)];
-    process.links = std::make_unique<ProcessLinks>(ProcessPlace{i, 3}, 3,
-                                                   std::move(met[static_cast<std::size_t>(i)]).value());
-    if (i == 2) process.links->when_lost([&] { ++told; });
-    process.links->begin(process.sight, process.world.fault());
-  }
+  std::vector<Process> processes(3);
+  begin_links(processes, [&](int process) { told += process == 2 ? 1 : 0; });
   EXPECT_EQ(told, 0);
   processes[1].links->end();  // without being told to: it just goes
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -205,16 +213,9 @@ void hold(int) {
 }
 
 TEST(ProcessLinks, ALossIsToldThoughWhoRunsTheStepsStandsStillInItsWaitForOne) {
-  std::vector<Result<MetProcesses>> met = meet_all(meetings_of(2), std::vector<MeetingTerms>(2));
-  std::vector<Process> processes(2);
   std::atomic<int> told = 0;
-  for (const int i : {0, 1}) {
-    Process& process = processes[static_cast<std::size_t>(i)];
-    process.links = std::make_unique<ProcessLinks>(ProcessPlace{i, 2}, 2,
-                                                   std::move(met[static_cast<std::size_t>(i)]).value());
-    if (i == 1) process.links->when_lost([&] { ++told; });
-    process.links->begin(process.sight, process.world.fault());
-  }
+  std::vector<Process> processes(2);
+  begin_links(processes, [&](int process) { told += process == 1 ? 1 : 0; });
   constexpr milliseconds until_all_wait{300};
   std::thread runs_steps([&] {
     std::vector<std::byte> step;
@@ -242,16 +243,9 @@ TEST(ProcessLinks, ALossIsToldThoughWhoRunsTheStepsStandsStillInItsWaitForOne) {
 }
 
 TEST(ProcessLinks, AnOrderlyEndIsNoLoss) {
-  std::vector<Result<MetProcesses>> met = meet_all(meetings_of(2), std::vector<MeetingTerms>(2));
-  std::vector<Process> processes(2);
   std::atomic<int> told = 0;
-  for (const int i : {0, 1}) {
-    Process& process = processes[static_cast<std::size_t>(i)];
-    process.links = std::make_unique<ProcessLinks>(ProcessPlace{i, 2}, 2,
-                                                   std::move(met[static_cast<std::size_t>(i)]).value());
-    process.links->when_lost([&] { ++told; });
-    process.links->begin(process.sight, process.world.fault());
-  }
+  std::vector<Process> processes(2);
+  begin_links(processes, [&](int) { ++told; });
   processes[0].links->end();
   processes[1].links->end();
   EXPECT_EQ(told, 0);

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_rank_faults_test import PHASES, PROGRAM, SMALL, WAIT, all_are_told, pytestmark, serves_again, steps, streams_of  # noqa: F401 - pytestmark is for pytest
+from gpu_rank_faults_test import PHASES, PROGRAM, SMALL, WAIT, all_are_told, kill_the_engine, pytestmark, serves_again, steps, streams_of  # noqa: F401 - pytestmark is for pytest
 from nibble_program import PARITY
 from processes import free_address, places
 from rank_faults_test import StoppedThread, health, read_until, seconds
@@ -119,12 +119,7 @@ def test_when_the_first_dies_both_come_back(pair):
     server = pair.first
     for phase in PHASES:
         engine, other, slow = server.engine(), pair.follower.engine(), steps(server)
-        with streams_of(server, phase, 0 if phase == "idle" else 2) as (connections, _):
-            os.kill(engine, signal.SIGKILL)
-            begin = time.monotonic()
-            for connection in connections:  # nobody is left who could say more
-                assert b"[DONE]" not in read_until(connection, None, None)
-                assert seconds(begin) < 5
+        begin = kill_the_engine(server, phase)
         pair.serves_again(engine, begin, slow)
         print(f"{phase}: served again after {seconds(begin):.1f} s, {slow:.1f} of them for the emulation")
         assert pair.follower.engine() != other

@@ -98,14 +98,14 @@ def stop_a_rank(server, rank, phase):
 
 
 def kill_the_engine(server, phase):
-    engine, slow = server.engine(), steps(server)
+    """When that was; its streams are broken off."""
     with streams_of(server, phase, 0 if phase == "idle" else 2) as (connections, _):
-        os.kill(engine, signal.SIGKILL)
+        os.kill(server.engine(), signal.SIGKILL)
         begin = time.monotonic()
         for connection in connections:  # nobody is left who could say more
             assert b"[DONE]" not in read_until(connection, None, None)
             assert seconds(begin) < 5
-    serves_again(server, engine, begin, slow)
+    return begin
 
 
 @pytest.mark.extended  # emulated ranks wait for each other on the CPUs that the other tests use
@@ -121,7 +121,8 @@ def test_a_gpu_that_does_not_come_is_named_and_all_are_told(gpus, rank, phases):
 def test_a_killed_engine_is_replaced(gpus, phases):
     with serving_on_gpus(*gpus) as server:
         for phase in phases:
-            kill_the_engine(server, phase)
+            engine, slow = server.engine(), steps(server)
+            serves_again(server, engine, kill_the_engine(server, phase), slow)
 
 
 @pytest.mark.extended

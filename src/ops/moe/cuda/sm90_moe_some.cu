@@ -1,12 +1,12 @@
 // The expert layer for some tokens, of weights in granules of any format, with the bits of the kernel for few
 // tokens (sm90_moe_decode.cu). There three warps share a granule; here a warp has all of it.
 //
-// A block a multiprocessor has 24 warps. Each takes every 24th granule of its block's share of a product,
-// adds the chunks' sums of K itself and stores what they come to, so it waits for no other warp, and does
-// once what is to be done for a granule. A warp has a ring of its own, which it fills with bulk copies as it
-// leaves a stage. Of an expert with more tokens than columns granules are passed over once for every 8. The
-// second product needs all of h, so the grid meets once; a warp's ring has that product's first weights by
-// then. Blocks wait for one another, so all must be resident: at most one a multiprocessor.
+// A block a multiprocessor has 24 warps. Each takes every 24th granule of its block's share of a product. It
+// adds the chunks' sums of K itself and stores the result. So no warp waits for another, and what is to be
+// done for a granule is done once. A warp has a ring of its own, which it fills with bulk copies as it leaves
+// a stage. Of an expert with more tokens than columns granules are passed over once for every 8. The second
+// product needs all of h, so the grid meets once; a warp's ring has that product's first weights by then.
+// Blocks wait for one another, so all must be resident: at most one a multiprocessor.
 //
 // Bytes: those of the experts in use, once a pass. Instructions bound it as much
 // (docs/performance/limits.md).
