@@ -18,6 +18,7 @@ def choices(server, *prompts):
     return [(choice["token_ids"], choice["logprobs"]) for choice in answer["choices"]]
 
 
+@pytest.mark.long
 def test_a_sequence_that_outgrows_its_short_context_has_the_bits_it_has_in_company():
     prompt = [i * 7919 % 200 + 3 for i in range(SHORT_CONTEXT - 6)]
     server = Server(*LIMITS, "--device", "cuda", model=PARITY / "example", program=EMULATED)

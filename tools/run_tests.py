@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
+from test_selection import EMULATED, EMULATION, EXTENDED_COUNTS, LONG_EMULATED, SANITIZED, WATCHED
+
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 SUMMARY = BUILD / "test-summary.txt"
@@ -34,33 +36,8 @@ SANITIZER_ENVIRONMENT = {
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
-# Rooms that read what strangers wrote, or keep what many share: the selection of `make test-sanitized`. The extended run
-# has the other rooms in a part of its own.
-SANITIZED = ("cache", "checkpoint", "grammar", "sched", "server", "text")
 LONGEST_GROUP = "reliability"  # of Python tests, a folder each; it begins first
 NOTHING_CHOSEN = 5  # pytest's exit code where all tests of a folder are the extended run's
-# How much of what is drawn at random the extended run does; `make test` does as much as the sources say.
-EXTENDED_COUNTS = {"SIMULATIONS": "100000"}
-# Programs of tests that run on the emulation of a GPU: of the C++ tests they take longest. Their kernels are already
-# compiled for what tests/ runs, so they run while the other programs are still built.
-EMULATION = ("gpu_emulation", "gpu_emulation_worker", "gpu_ranks")
-# Cases on the emulated GPU that take longest and ask for equal bits in more ways than others do, which walk through the
-# same kernels. The extended run has them, and so has every record of a GPU, whose hash of the device code is checked.
-EMULATED = {"gpu_emulation": "-AttentionOnTheGpu.GivesFewSequences*:AttentionOnTheGpu.ARowsBits*",
-            "gpu_emulation_worker": "-*.NorDoTheyOn*:GpuEngine.WhatIsCancelled*:GpuWorkerOnTheGpu.ChangedLogits*:DeepseekV3OnTheGpu.ASequences*"
-                                    ":Qwen3MoeOnTheGpu.ASequences*:GpuRanks.GptOss*:GpuRanks.Qwen3*:GpuRanks.Matrices*"
-                                    ":RanksOfFamilies.Qwens*:RanksOfFamilies.Deep*:RanksOfFamilies.Matrices*:RanksOfFamilies.Rows*:RanksOfFamilies.GoOn*",
-            "gpu_ranks": "-*.PairsOfBlocks*:*.StandsManyCalls*:NormCodesOnGpus.AreThose*:NormCodesOnGpus.StandMany*"}
-# `make test` leaves these to `make test-sanitized` too: whole models on the emulation, alone and in every company.
-EMULATED_MODELS = (":*.ASequencesBits*:*.BitsDependOnNothingElse*:*.GoesOnFromSnapshots*:GpuEngine.AStepBegun*:*.AllExpertsOnEachRank*"
-                   ":GpuDrafts.LeaveThemBeside*:GpuOwners.OfQwen3*:GpuOwners.OfDeepseek*:GpuOwners.InGroupsHave*")
-# Likewise where every access to shared memory is watched, which takes 20 times as long.
-WATCHED = {"gpu_races": "-AttentionOnTheGpu.GivesTheSameBitsEveryTime:AttentionOnTheGpu.ARowsBits*:AttentionOnTheGpu.GivesFewSequences*"
-                        ":LinearOnTheGpu.BothPaths*:LinearOnTheGpu.ADeviceWithout*:LinearOnTheGpu.AgreesWithDouble*:AddRmsNormOnTheGpu.ManyRows*"
-                        ":NormRouterOnTheGpu.GivesTheBits*:SampleOnTheGpu.DrawsTheCpus*"
-                        ":MoeOnTheGpu/*.ARowsBits*:MoeOnTheGpu/*.HasRoom*:MoeOnTheGpu/*.AgreesWithTheScalarForm",
-           # Its ring in shared memory is that of LinearOnTheGpu.
-           "gpu_ranks_races": "-PeerLinearOnGpus.*"}
 
 
 @dataclass
@@ -274,7 +251,8 @@ def run_google_tests(preset, names=None, timeout=600, selections=None, label="fa
 def emulation_tests(args):
     selections = {} if args.extended else dict(EMULATED)
     if selections and not args.sanitized:
-        selections["gpu_emulation_worker"] += EMULATED_MODELS
+        for name, cases in LONG_EMULATED.items():
+            selections[name] += cases
     return run_google_tests("release", EMULATION, timeout=1800, selections=selections)
 
 
@@ -346,7 +324,8 @@ def run_pytest(name, paths, args):
     xml = BUILD / f"pytest/{name}.xml"
     xml.parent.mkdir(exist_ok=True)
     xml.unlink(missing_ok=True)
-    marker = [] if args.extended else ["-m", "not extended"]
+    left_out = () if args.extended else ("extended",) if args.sanitized else ("extended", "long")
+    marker = ["-m", " and ".join(f"not {name}" for name in left_out)] if left_out else []
     # What that group serves is held to times.
     behind = [] if name == LONGEST_GROUP else ["nice", "-n", "5"]
     code, output = run([*behind, BUILD / "venv/bin/python", "-m", "pytest", *paths, "-q", "--junitxml", xml, *marker],
@@ -469,7 +448,7 @@ PARTS = {
 }
 CHECK = ("layers", "format", "release", "emulation")
 EXTENDED = tuple(name for name in PARTS if name != "threads")  # which is a selection of tsan
-TEST = ("layers", "format", "device-record", "python", "emulation", "release", "bundle")
+TEST = ("layers", "format", "device-record", "python", "emulation", "release")
 SANITIZED_TEST = ("layers", "format", "device-record", "emulation", "release", "races", "threads", "bundle", "python", "benchmarks", "fuzz")
 # These tests wait more than they compute, and do so beside the others in `make test`. What else CI and the extended run do
 # would leave a step of the emulated GPU too little of two CPUs.

@@ -107,7 +107,7 @@ def resident(server):
     return next(float(line.split()[1]) for line in server.get("/metrics")[1].splitlines() if line.startswith("process_resident_memory_bytes "))
 
 
-@pytest.mark.parametrize("count", [1500, pytest.param(100_000, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("count", [pytest.param(1500, marks=pytest.mark.long), pytest.param(100_000, marks=pytest.mark.extended)])
 def test_schemas_that_never_come_again_leave_memory_as_it_is(server, count):
     def send(number):
         properties = {f"p{count}_{number}_{i}": {"enum": [f"{number} {i} {j}" for j in range(4)]} for i in range(8)}

@@ -47,6 +47,7 @@ def test_it_measures_every_value_and_says_for_what(table):
     assert "experts of" in entry["model"] and "int8 by cpu_" in entry["model"]
 
 
+@pytest.mark.long
 def test_a_plan_takes_what_was_measured_and_answers_keep_their_bits(table, tmp_path):
     assert plan_rows()["tuning_table"]["value"] == "none"
     asked = ("--prompt", "One day the old clock", "--temperature", 0, "--max-tokens", 8)

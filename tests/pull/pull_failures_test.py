@@ -11,6 +11,7 @@ from pulling import MiB, WANTED, content_of, example_files, set_files, shards
 TOO_MANY = status(429, Retry_After=1)
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize("pattern", ["^hub/api/.*/revision/", "^hub/api/.*/tree/", "^hub/org/name/resolve/", "^cdn/"])
 @pytest.mark.parametrize("act", [TOO_MANY, status(503), status(500), dies_after(40), raw(b""),
                                  raw(b"SSH-2.0-OpenSSH\r\n\r\n"), raw(b"HTTP/1.1 200 OK\r\nContent-Le")],
@@ -77,6 +78,7 @@ def test_wrong_bytes_are_no_blob(hub, puller):
     puller.pull()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("path", ["config.json", "model.safetensors"])
 @pytest.mark.parametrize("change", [lambda content: content + b"x", lambda content: content[:-1], lambda content: b""],
                          ids=["longer", "shorter", "empty"])
@@ -147,6 +149,7 @@ def test_redirects_are_bounded_and_never_leave_http(hub, puller):
     assert "no http or https address" in puller.refused(code=1)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("path", ["../../../escaped", "/etc/passwd", "a/../../x.safetensors", "a//b", "x\n.json", "..", "a\\b",
                                   "", "x" * 300, "\u202econfig.json"])
 def test_a_hostile_name_is_refused(hub, puller, tmp_path, path):
@@ -156,6 +159,7 @@ def test_a_hostile_name_is_refused(hub, puller, tmp_path, path):
     assert sorted(os.listdir(tmp_path)) in ([], ["hub"])
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("change", [
     lambda entry: entry | {"oid": "../../x"}, lambda entry: entry | {"size": -1}, lambda entry: entry | {"size": 1 << 60},
     lambda entry: entry | {"lfs": {"oid": "ab", "size": 1}}, lambda entry: {"type": "file"}, lambda entry: 7, lambda entry: None,

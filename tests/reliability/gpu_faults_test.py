@@ -117,6 +117,7 @@ def test_a_lost_gpu_is_noticed_in_a_second_left_in_five_and_taken_up_again(gpu):
         assert log.count("cudaErrorIllegalAddress") == log.count("the engine's process ended") == lives, log
 
 
+@pytest.mark.long
 def test_a_step_that_never_ends_is_given_up(tmp_path):
     with failing_gpu(tmp_path / "order", "--step-timeout", 3) as gpu:
         unhealthy, gone = hear_of_a_failure(gpu, "hang 1")
@@ -124,6 +125,7 @@ def test_a_step_that_never_ends_is_given_up(tmp_path):
         assert "the engine hangs" in gpu.server.log()
 
 
+@pytest.mark.long
 def test_an_idle_engine_finds_that_its_gpu_is_lost_before_anybody_asks(tmp_path):
     order = tmp_path / "order"
     with serving(*SMALL, "--self-test-interval", 1, model=PARITY / "example", program=EMULATED, EMULATED_GPU_FAULT=order) as server:
@@ -152,6 +154,7 @@ def test_a_gpu_that_does_not_come_to_the_others_ends_the_engine_and_both_are_tak
         assert "did not finish its step" in log or "the engine hangs" in log, log
 
 
+@pytest.mark.long
 def test_a_load_in_which_nothing_comes_any_more_is_given_up(tmp_path):
     order = tmp_path / "order"
     order.write_text("hang 1\n")
@@ -164,6 +167,7 @@ def test_a_load_in_which_nothing_comes_any_more_is_given_up(tmp_path):
     assert server.stop() == 1
 
 
+@pytest.mark.long
 def test_an_engine_that_hangs_in_its_load_after_another_has_served_is_started_again(tmp_path):
     with failing_gpu(tmp_path / "order", "--load-timeout", 8, "--enforce-eager") as gpu:
         with asked(gpu, gpu.body()):
@@ -175,6 +179,7 @@ def test_an_engine_that_hangs_in_its_load_after_another_has_served_is_started_ag
         assert gpu.server.control() == gpu.server.before
 
 
+@pytest.mark.long
 def test_a_request_that_twice_ends_the_gpus_engine_is_not_tried_again(gpu_without_graphs):
     poison = gpu_without_graphs.body(prompt="This one ends the GPU's engine")
     for _ in range(2):

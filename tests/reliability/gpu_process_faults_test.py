@@ -100,6 +100,7 @@ def told_and_served_again(pair, fault, phase):
     assert pair.follower.engine() != other
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.extended)])
 def test_when_the_second_dies_or_is_stopped_both_come_back(pair, number):
     for phase in PHASES:
@@ -154,6 +155,7 @@ def test_when_the_second_loses_its_parent_another_may_take_its_place(pair):
     pair.serves_again(engine, begin, slow)
 
 
+@pytest.mark.long
 def test_an_order_to_stop_waits_for_what_the_first_still_answers(pair):
     with streams_of(pair.first, "decode", 1, max_tokens=30) as (connections, begun):
         pair.follower.signal()

@@ -117,6 +117,7 @@ def test_a_gpu_that_does_not_come_is_named_and_all_are_told(gpus, rank, phases):
             stop_a_rank(server, rank, phase)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gpus, phases", [(OWNERS, PHASES), pytest.param(GROUPS, ("decode",), marks=pytest.mark.extended)])
 def test_a_killed_engine_is_replaced(gpus, phases):
     with serving_on_gpus(*gpus) as server:

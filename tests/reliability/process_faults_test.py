@@ -66,12 +66,14 @@ def told_and_served_again(served, fault, phase):
     serves_again(server, engine, begin)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("served, phase", [(RANKS, "prefill"), (RANKS, "decode"), (RANKS, "idle"), (OWNERS, "decode")], indirect=["served"])
 def test_a_process_that_dies_is_found_out_and_replaced(served, phase):
     told_and_served_again(served, lambda _, other: os.kill(other, signal.SIGKILL), phase)
     assert "the process of rank 1 has gone" in served[0].log()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_a_process_that_is_stopped_is_found_out(served, phase):
     told_and_served_again(served, lambda _, other: os.kill(other, signal.SIGSTOP), phase)
@@ -79,6 +81,7 @@ def test_a_process_that_is_stopped_is_found_out(served, phase):
     assert any(words in served[0].log() for words in ("for rank 1, which did not come", "the process of rank 1 has gone"))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("phase", ["decode", "idle"])
 def test_a_rank_of_another_process_that_stands_still_is_given_up_and_its_process_replaced(served, phase):
     """Idle it is stopped where it waits for a step."""

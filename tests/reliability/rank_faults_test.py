@@ -199,12 +199,14 @@ def stop_a_rank(server, rank, phase, streams=1):
     serves_again(server, engine, begin, stopped)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("rank", [1, 0])
 @pytest.mark.parametrize("phase", ["prefill", "decode", "idle"])
 def test_a_rank_that_stands_still_is_given_up(server, rank, phase):
     stop_a_rank(server, rank, phase)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("options, rank", [((*RANKS, "--ep", 2, "--dp-attention"), 1), (GROUPS, 0), (GROUPS, 1), (GROUPS, 3)])
 @pytest.mark.parametrize("phase", ["prefill", "decode", "idle"])
 def test_a_rank_with_sequences_of_its_own_that_stands_still_is_given_up_and_named(options, rank, phase):
@@ -231,12 +233,14 @@ def send_a_rank_to_a_loop(server, rank, phase):
     serves_again(server, engine, time.monotonic())
 
 
+@pytest.mark.some(1)
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="registers of x86")
 @pytest.mark.parametrize("rank, phase", [(1, "decode"), (1, "idle"), (0, "decode"), (0, "idle")])
 def test_a_rank_in_an_endless_loop_is_given_up(server, rank, phase):
     send_a_rank_to_a_loop(server, rank, phase)
 
 
+@pytest.mark.some(1)
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="registers of x86")
 @pytest.mark.parametrize("options, rank", [((*RANKS, "--ep", 2, "--dp-attention"), 1), (GROUPS, 3)])
 @pytest.mark.parametrize("phase", ["decode", "idle"])
@@ -256,6 +260,7 @@ def test_the_rank_that_stands_still_is_named(server):
     assert is_named(server.log(), 1)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("phase", ["decode", "idle"])
 def test_an_engine_that_is_stopped_tells_whom_it_serves_and_is_replaced(server, phase):
     engine = server.engine()
@@ -271,6 +276,7 @@ def test_an_engine_that_is_stopped_tells_whom_it_serves_and_is_replaced(server, 
     serves_again(server, engine, begin)
 
 
+@pytest.mark.long
 def test_an_engine_that_is_stopped_for_a_moment_goes_on(server):
     engine = server.engine()
     with stream(server, unlike("decode")) as connection:
@@ -282,6 +288,7 @@ def test_an_engine_that_is_stopped_for_a_moment_goes_on(server):
     assert server.engine() == engine and server.control() == server.before
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("phase", ["prefill", "decode", "idle"])
 def test_a_killed_engine_of_several_ranks_is_replaced(server, phase):
     engine = server.engine()
