@@ -44,3 +44,8 @@ def test_gpus_are_held_to_what_they_write_into_each_others_memory(checks):
     assert peers["status"] == "ok" and peers["found"].startswith("2 GPUs write into each other's memory what arrives there"), peers
     [exchange] = checks["token exchange"]
     assert exchange["status"] == "ok" and exchange["found"].startswith("8 rows of each reach the experts that they chose"), exchange
+
+
+def test_nccl_is_held_to_what_it_merges(checks):
+    [nccl] = checks["NCCL"]
+    assert nccl["status"] == "ok" and nccl["found"].startswith("each of 2 GPUs has what the others had"), nccl

@@ -174,8 +174,8 @@ std::string objection(const Introduction& other, const Introduction& first,
     return name + " is another nibble than process 0; start the same program everywhere";
   if (other.terms.host != first.terms.host)
     return name +
-           " is on another host than process 0; GPUs that share a model are of one host, and --device "
-           "cpu has ranks on several";
+           " is on another host than process 0, whose GPUs cannot write its GPUs' memory; --all-reduce nccl "
+           "joins GPUs of several hosts";
   for (std::size_t i = 0; i < first.terms.same.size(); ++i) {
     const auto& [what, own] = first.terms.same[i];
     if (other.terms.same[i] != first.terms.same[i])

@@ -31,8 +31,8 @@ struct MeetingTerms {
   std::vector<std::pair<std::string, std::string>> same;
   // Numbers of which the smallest of all counts.
   std::vector<std::int64_t> least;
-  // Of processes with GPUs: the host that all must be on, and the GPUs that are this one's alone. Empty: they
-  // may be anywhere.
+  // Of processes with GPUs: the host that all must be on, empty where they may be anywhere, and the GPUs that
+  // are this one's alone.
   std::string host;
   std::vector<std::string> devices;
 };

@@ -70,7 +70,9 @@ TEST(ProcessMeeting, GpusAreOfOneHostAndEachIsOneProcesss) {
   refused(
       "process 1 takes GPU 1, and so does process 0; let each see GPUs of its own (CUDA_VISIBLE_DEVICES)");
   terms[1].host = "b";
-  refused("process 1 is on another host than process 0; GPUs that share a model are of one host");
+  refused(
+      "process 1 is on another host than process 0, whose GPUs cannot write its GPUs' memory; --all-reduce "
+      "nccl");
 }
 
 TEST(ProcessMeeting, WhoDiffersIsToldInWhatAndSoIsTheFirst) {

@@ -35,6 +35,7 @@ WorkerLimits worker_limits(const Plan& plan) {
           .owner_rows = plan.of_owner(plan.max_num_batched_tokens),
           .owner_sequences = plan.of_owner(plan.max_num_seqs),
           .experts_everywhere = plan.experts_everywhere,
+          .by_nccl = plan.by_nccl,
           .exchange = exchange_kind(plan.experts.exchange),
           .max_rows = plan.max_num_batched_tokens,
           .max_logit_rows = plan.max_logit_rows,

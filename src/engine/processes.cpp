@@ -91,12 +91,17 @@ Result<MeetingTerms> terms_of(const EngineOptions& options, const std::filesyste
   terms.same.emplace_back("the exchange", std::to_string(static_cast<int>(worker.exchange)));
   if (on_gpu) {
     terms.same.emplace_back("random weights", std::to_string(options.random_weights));
-    terms.host = boot_id();
-    if (terms.host.empty())
+    const std::string host = boot_id();
+    if (host.empty())
       return io_error(
           "processes with GPUs have to know their host, and /proc/sys/kernel/random/boot_id says "
           "nothing; run one process");
     terms.devices = gpu_addresses(worker.device, choices.plan.tensor_parallel / options.processes);
+    if (worker.by_nccl) {
+      for (std::string& each : terms.devices) each += " of host " + host;
+    } else {
+      terms.host = host;
+    }
   }
   terms.least = {worker.max_positions, worker.max_logit_rows, worker.page_counts[full_pages],
                  worker.page_counts[window_pages], worker.max_snapshots};

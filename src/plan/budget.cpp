@@ -101,6 +101,7 @@ StepLimits step_limits(const Situation& s, std::int64_t positions) {
           .exchange = exchange_kind(s.at(Field::experts).path.exchange),
           .on_gpu = s.on_gpu(),
           .fp8_prompts = s.at(Field::dtype).value == "fp8",
+          .by_nccl = s.at(Field::all_reduce).value == "nccl",
           .many_tokens_from = static_cast<int>(s.number(Field::many_tokens_from))};
 }
 

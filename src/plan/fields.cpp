@@ -191,14 +191,15 @@ Candidates linear_attentions(const Situation& s) {
 }
 
 Candidates all_reduces(const Situation& s) {
-  return {{.value = "none",
-           .why = owners_of(s) > 1 ? "each rank has its sequences' sums whole" : "there is one rank"},
-          {.value = "fused"},
-          {.value = "one_shot"},
-          {.value = "two_shot"},
-          {.value = "gather", .why = "ranks have whole sums of different rows, so nothing is left to add"},
-          {.value = "nccl"},
-          {.value = "ring"}};
+  return {
+      {.value = "none",
+       .why = owners_of(s) > 1 ? "each rank has its sequences' sums whole" : "there is one rank"},
+      {.value = "fused"},
+      {.value = "one_shot"},
+      {.value = "two_shot"},
+      {.value = "gather", .why = "ranks have whole sums of different rows, so nothing is left to add"},
+      {.value = "nccl", .why = "ranks cannot write each other's memory, as on several hosts; the same bits"},
+      {.value = "ring"}};
 }
 
 Candidates batch_invariance(const Situation&) {

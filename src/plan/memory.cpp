@@ -94,6 +94,9 @@ std::int64_t gpu_rounding_bytes(const ModelTraits& model, const StepLimits& limi
 
 // What models/cuda/ lays out for a forward, and runtime/cuda/ for logits and sampling; gpu_worker_device_test
 // holds it to this.
+// What NCCL takes for itself: 1,026 MB on each of two H200s (2.28.3).
+constexpr std::int64_t nccl_bytes = 1'100'000'000;
+
 std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& of_rank) {
   constexpr std::int64_t splits = 8192, processors = 132, few_slots = 1024, empty_rows = 127;
   // Rows of all owners meet at the experts. What else there is, is one's alone, or its sharers'.
@@ -270,7 +273,7 @@ std::int64_t whole_pages_in(const ModelTraits& model, const KvShape& shape, std:
 }
 
 std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits) {
-  if (limits.on_gpu) return gpu_bytes(model, limits);
+  if (limits.on_gpu) return gpu_bytes(model, limits) + (limits.by_nccl ? nccl_bytes : 0);
   const ForwardRoomLimits room{.rows = limits.rows,
                                .logit_rows = limits.logit_rows,
                                .positions = limits.positions,

@@ -73,6 +73,7 @@ struct StepLimits {
   ExchangeKind exchange = ExchangeKind::none;
   bool on_gpu = false;
   bool fp8_prompts = false;                          // there: inputs of FP8 weights are rounded
+  bool by_nccl = false;                              // there: ranks gather by NCCL
   int many_tokens_from = moe_many_tokens_unplanned;  // an expert
 
   // Rows of a step on a GPU that only decodes, at most.

@@ -125,6 +125,7 @@ struct Plan {
   int expert_parallel = 1;
   int data_parallel = 1;            // ranks, or groups of them, with sequences of their own; 1: all have all
   bool experts_everywhere = false;  // each GPU has all experts, whoever multiplies for them
+  bool by_nccl = false;             // GPUs gather by NCCL
   DType dtype = DType::bf16;
   bool int8_products = false;  // inputs of weights in blocks are rounded once more
   bool fp8_prompts = false;    // inputs of FP8 weights are, in steps of prompts alone

@@ -102,6 +102,23 @@ TEST(Plan, AProcessHasItsOwnOfTheGpusThatAllSeeOrAllThatItSees) {
             "--dp 2: GPUs with sequences of their own are one process's; leave --nnodes out; give 1");
 }
 
+TEST(Plan, GpusThatCannotReachEachOtherAreJoinedByNccl) {
+  Machine apart = machine("h200x4");
+  apart.gpu.link_bandwidth = 0;
+  const Plan plan = resolve({.tensor_parallel = 4}, apart, gpt_oss()).value();
+  EXPECT_EQ(plan.choice("all_reduce").value, "nccl");
+  EXPECT_TRUE(plan.by_nccl);
+  const Plan joined = resolve({.tensor_parallel = 4}, machine("h200x4"), gpt_oss()).value();
+  EXPECT_EQ(joined.choice("all_reduce").value, "gather");
+  EXPECT_FALSE(joined.by_nccl);
+  const Plan asked =
+      resolve({.all_reduce = "nccl", .tensor_parallel = 4}, machine("h200x4"), gpt_oss()).value();
+  EXPECT_TRUE(asked.by_nccl);
+  EXPECT_EQ(asked.choice("expert_copies").value, joined.choice("expert_copies").value);
+  EXPECT_GT(asked.memory.workspace, joined.memory.workspace + 1'000'000'000) << "NCCL's own";
+  EXPECT_LE(asked.memory.total, asked.memory.budget);
+}
+
 TEST(Plan, GroupsWithSequencesOfTheirOwnMayLieInSeveralProcesses) {
   for (const int owners : {2, 4}) {
     const Plan one = planned({.tensor_parallel = 4, .data_parallel = owners});

@@ -322,6 +322,7 @@ void fill(const Situation& s, Plan& plan) {
   plan.expert_parallel = whole(Field::expert_parallel);
   plan.data_parallel = owners_of(s);
   plan.experts_everywhere = has_expert_copies(s);
+  plan.by_nccl = s.at(Field::all_reduce).value == "nccl";
   plan.dtype = s.at(Field::dtype).value == "float32" ? DType::f32 : DType::bf16;
   plan.int8_products = s.at(Field::dtype).value == "int8";
   plan.fp8_prompts = s.at(Field::dtype).value == "fp8";

@@ -72,8 +72,12 @@ TEST(Plan, ARefusalNamesTheOptionTheReasonAndWhatWorks) {
       refusal({.moe_runner_backend = "cpu_amx"}),
       "--moe-runner-backend cpu_amx: this CPU lacks what cpu_amx needs: amx_bf16, amx_tile; give auto or "
       "one of cpu_avx512_bf16, cpu_avx512_vnni, cpu_avx512, cpu_avx2, cpu_scalar");
-  EXPECT_EQ(refusal({.all_reduce = "nccl", .tensor_parallel = 4}, "h200x4"),
-            "--all-reduce nccl: ranks have whole sums and gather them; give gather");
+  EXPECT_EQ(refusal({.all_reduce = "nccl", .tensor_parallel = 2}),
+            "--all-reduce nccl: it joins GPUs, and a CPU's ranks have links of their own; give gather");
+  EXPECT_EQ(
+      refusal({.all_reduce = "nccl", .tensor_parallel = 4, .data_parallel = 2}, "h200x4"),
+      "--all-reduce nccl: ranks with sequences of their own store rows into each other's memory; leave --dp "
+      "out; give gather");
   EXPECT_EQ(refusal({.all_reduce = "fussed"}),
             "--all-reduce fussed: not one of its values, the nearest is fused; give none");
   EXPECT_NE(refusal({.attention_backend = "cpu_avx51"}).find("the nearest is cpu_avx512"), std::string::npos);

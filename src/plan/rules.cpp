@@ -444,9 +444,23 @@ constexpr Rule rules[] = {
      [](const S&, const C&) { return std::string("the ranks' parts must be summed"); }},
     {"ranks-gather", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) {
-       return c.value != "none" && c.value != "gather" && s.number(Field::tensor_parallel) > 1;
+       return c.value != "none" && c.value != "gather" && c.value != "nccl" &&
+              s.number(Field::tensor_parallel) > 1;
      },
      [](const S&, const C&) { return std::string("ranks have whole sums and gather them"); }},
+    {"nccl-is-for-gpus", Field::all_reduce, Effect::remove,
+     [](const S& s, const C& c) {
+       return c.value == "nccl" && !s.on_gpu() && s.number(Field::tensor_parallel) > 1;
+     },
+     [](const S&, const C&) {
+       return std::string("it joins GPUs, and a CPU's ranks have links of their own");
+     }},
+    {"nccl-exchanges-no-rows", Field::all_reduce, Effect::remove,
+     [](const S& s, const C& c) { return c.value == "nccl" && owners_of(s) > 1; },
+     [](const S&, const C&) {
+       return std::string(
+           "ranks with sequences of their own store rows into each other's memory; leave --dp out");
+     }},
 
     {"a-snapshot-fits", Field::prefix_cache, Effect::remove,
      [](const S& s, const C& c) {

@@ -51,7 +51,10 @@ int ncclGetVersion(int* out) {
 }
 #endif
 
-int ncclCommInitRankConfig() { return 0; }
+int ncclGetUniqueId() { return 0; }
+int ncclCommInitRank() { return 0; }
+int ncclCommGetAsyncError() { return 0; }
+const char* ncclGetErrorString() { return ""; }
 int ncclCommAbort() { return 0; }
 #ifndef STAND_IN_MISSING_SYMBOL
 int ncclAllReduce() { return 0; }

@@ -1,21 +1,27 @@
 #include "runtime/gpu_processes.h"
 
+#include <algorithm>
 #include <span>
 
 #include "base/check.h"
 
 namespace nibble {
 
-Status GpuProcesses::meet() {
+Status GpuProcesses::meet(std::span<std::byte> shared) {
   if (is_first()) {
     NIBBLE_RETURN_IF_ERROR(links_->wait_until_all_are_ready());
-    tell(Call::begin);
+    message_.assign(shared.begin(), shared.end());
+    message_.push_back(static_cast<std::byte>(Call::begin));
+    links_->announce_step(message_);
     return {};
   }
   links_->announce_ready();
-  NIBBLE_ASSIGN(const std::optional<Call> call, next());
-  if (call == Call::begin) return {};
-  return internal_error("process 0 ended before it was ready; its own output says why");
+  NIBBLE_ASSIGN(const bool came, links_->wait_for_step(message_));
+  if (!came) return internal_error("process 0 ended before it was ready; its own output says why");
+  if (message_.size() != shared.size() + 1 || message_.back() != static_cast<std::byte>(Call::begin))
+    return internal_error("what came from process 0 is no meeting");
+  std::copy_n(message_.begin(), shared.size(), shared.begin());
+  return {};
 }
 
 Status GpuProcesses::become_ready() {

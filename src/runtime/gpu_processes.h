@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -35,8 +36,8 @@ class GpuProcesses {
   // From here on a process that ends is a failure.
   void begin() { links_->begin(awake_, fault_); }
   // Returns when all have come. Loading may take one minutes longer than another, and a GPU waits for another
-  // for seconds.
-  Status meet();
+  // for seconds. `shared` is then what the first process had in its own.
+  Status meet(std::span<std::byte> shared = {});
   // Once steps can come. The first waits for the others.
   Status become_ready();
   // Says so to the others, where the first process has no more steps.

@@ -35,6 +35,7 @@ struct WorkerLimits {
   int owners = 1;
   int owner_rows = 0, owner_sequences = 0;
   bool experts_everywhere = false;  // on GPUs: each has all experts all the same
+  bool by_nccl = false;             // there: ranks cannot write each other's memory
   ExchangeKind exchange = ExchangeKind::none;
   // For a rank of a CPU that does not come to a meeting, from its last piece of work on: ranks may share CPUs
   // with other programs.

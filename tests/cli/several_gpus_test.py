@@ -18,6 +18,8 @@ pytestmark = pytest.mark.skipif(not EMULATED.exists(), reason="the emulation of 
 LIMITS = ("--max-model-len", 256, "--max-num-seqs", 2, "--max-num-batched-tokens", 64, "--kv-cache-tokens", 1024)
 
 
+# The emulation's own, which no file has.
+BY_NCCL = ("--all-reduce", "nccl", "--override-gates", "nccl")
 ASKED = ("--prompt-ids", "3,77,120,9,45,200", "--temperature", 0.7, "--seed", 3, "--ignore-eos", "--max-tokens", 4, "--logprobs", 2, "--json")
 
 
@@ -49,7 +51,8 @@ def answer_alone(model="example"):
     return answer_in(out)
 
 
-@pytest.mark.parametrize("split", [("--tp", 2), ("--dp", 2)])
+@pytest.mark.some(2)
+@pytest.mark.parametrize("split", [("--tp", 2), ("--dp", 2), ("--tp", 2, *BY_NCCL)])
 def test_two_gpus_answer_as_one_does(split):
     code, out, err = run("generate", *LIMITS, *ASKED, "--enforce-eager", *split)
     assert code == 0, err
@@ -59,12 +62,14 @@ def test_two_gpus_answer_as_one_does(split):
 @pytest.mark.parametrize("model, ranks, options", [
     ("example", 2, ("--enforce-eager",)), ("example", 2, ("--max-num-seqs", 1)), ("qwen3_moe_bf16", 4, ("--enforce-eager",)),
 ])
+@pytest.mark.some(1)
 def test_gpus_in_two_processes_answer_as_one_does(model, ranks, options):
     ends = ends_of([start(*ASKED, "--tp", ranks, *options, *place, gpus=ranks, model=model) for place in places(2, free_address())], timeout=280)
     assert [(code, out == "") for code, out, _ in ends] == [(0, False), (0, True)], ends
     assert answer_in(ends[0][1]) == answer_alone(model)
 
 
+@pytest.mark.long
 def test_prompts_in_chunks_sequences_in_company_and_drafts_too():
     prompts = [word for length in (5, 90, 9) for word in ("--prompt-ids", ",".join(str(3 + i % 7 * 11) for i in range(length)))]
     asked = (*prompts, "--temperature", 0, "--ignore-eos", "--max-tokens", 5, "--json", "--enforce-eager", "--speculative-algorithm", "ngram",
@@ -99,8 +104,9 @@ def test_processes_do_not_take_the_same_gpu():
         assert (code, out) == (2, "") and "process 1 takes GPU 0000:00:00, and so does process 0" in err, err
 
 
-def test_processes_of_two_hosts_are_refused(tmp_path):
-    """A host is known by the name of its start; the second process is shown another."""
+@pytest.fixture
+def on_another_host(tmp_path):
+    """A host is known by the name of its start. What begins with this is shown another."""
     if os.geteuid() != 0 or not shutil.which("unshare"):
         pytest.skip("another name of the host needs root and unshare")
     other = tmp_path / "boot_id"
@@ -108,22 +114,44 @@ def test_processes_of_two_hosts_are_refused(tmp_path):
     shown = ("unshare", "--mount", "sh", "-c", f'mount --bind {other} /proc/sys/kernel/random/boot_id && exec "$@"', "sh")
     if subprocess.run([*shown, "true"], capture_output=True).returncode != 0:
         pytest.skip("no file can be put over /proc here")
+    return shown
+
+
+def test_nccl_joins_gpus_of_two_hosts(on_another_host):
+    """Each has a GPU 0 of its own."""
     first, second = places(2, free_address())
-    for code, out, err in ends_of([start(*ASKED, "--tp", 2, *first), start(*ASKED, "--tp", 2, *second, before=shown)]):
-        assert (code, out) == (2, "") and "process 1 is on another host than process 0; GPUs that share a model are of one host" in err, err
+    asked = (*ASKED, "--tp", 2, *BY_NCCL)
+    ends = ends_of([start(*asked, *first, gpus=1), start(*asked, *second, gpus=1, before=on_another_host)], timeout=280)
+    assert [(code, out == "") for code, out, _ in ends] == [(0, False), (0, True)], ends
+    assert answer_in(ends[0][1]) == answer_alone()
 
 
+def test_nccl_that_is_missing_is_named():
+    code, out, err = run("generate", *ASKED, "--tp", 2, "--all-reduce", "nccl")
+    if code == 0:
+        pytest.skip("NCCL is installed here")
+    assert (code, out) == (2, "") and "--all-reduce nccl: nccl" in err and "install NCCL" in err, err
+
+
+def test_processes_of_two_hosts_are_refused(on_another_host):
+    first, second = places(2, free_address())
+    for code, out, err in ends_of([start(*ASKED, "--tp", 2, *first), start(*ASKED, "--tp", 2, *second, before=on_another_host)]):
+        assert (code, out) == (2, "") and "process 1 is on another host than process 0, whose GPUs cannot write its GPUs' memory; --all-reduce nccl joins" in err, err
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("gather", [(), BY_NCCL])
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_process_that_is_killed_or_stopped_is_named(fault):
+def test_a_process_that_is_killed_or_stopped_is_named(fault, gather):
     first, second = places(2, free_address())
-    asked = ("--prompt-ids", "3,77,120,9", "--ignore-eos", "--max-tokens", 200, "--tp", 2, "--enforce-eager")
-    processes = [start(*asked, *place) for place in (first, second)]
+    asked = ("--prompt-ids", "3,77,120,9", "--ignore-eos", "--max-tokens", 200, "--tp", 2, "--enforce-eager", *gather)
+    processes = [start(*asked, *place, EMULATED_NCCL_DEADLINE_MS="3000") for place in (first, second)]
     try:
         assert os.read(processes[0].stdout.fileno(), 1)  # an answer has begun
         processes[1].send_signal(fault)
         begin = time.monotonic()
         _, err = processes[0].communicate(timeout=60)
-        assert processes[0].returncode == 1 and "rank 1" in err, err
+        assert processes[0].returncode == 1 and ("rank 1" in err or gather and "another rank did not come" in err), err
         assert time.monotonic() - begin < 30
     finally:
         for process in processes:
@@ -131,6 +159,7 @@ def test_a_process_that_is_killed_or_stopped_is_named(fault):
             process.wait()
 
 
+@pytest.mark.long
 def test_the_first_process_ends_the_others():
     first, second = places(2, free_address())
     asked = ("--prompt-ids", "3,77,120,9", "--ignore-eos", "--max-tokens", 200, "--tp", 2, "--enforce-eager")
@@ -190,6 +219,7 @@ def test_one_gpu_has_no_copies_to_choose():
     (["--tp", 2, "--dp", 2, "--nnodes", 2, "--dist-init-addr", "127.0.0.1:5000"], "GPUs with sequences of their own are one process's"),
     (["--tp", 8, "--nnodes", 2, "--dist-init-addr", "127.0.0.1:5000"], "there are 2 GPUs for each of 2 processes"),
     (["--tp", 2, "--all-reduce", "fused"], "ranks have whole sums and gather them; give gather"),
+    (["--tp", 2, "--dp", 2, "--all-reduce", "nccl"], "each rank has its sequences' sums whole; give none"),
 ])
 def test_what_does_not_run_is_refused_before_weights_load(options, says):
     code, out, err = run("generate", "--prompt", "x", *options)

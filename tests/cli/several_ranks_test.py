@@ -53,7 +53,7 @@ def test_the_plan_says_which_part_each_rank_has(ranks, here):
 @pytest.mark.parametrize("options, says", [
     (["--tp", 3], "--tp 3: ranks are 1, 2, 4 or 8; give 1, 2, 4, 8"),
     (["--tp", 4, "--ep", 2], "a CPU's ranks have experts of their own all or none, and --tp is 4; give 1, 4"),
-    (["--tp", 2, "--all-reduce", "nccl"], "ranks have whole sums and gather them; give gather"),
+    (["--tp", 2, "--all-reduce", "nccl"], "it joins GPUs, and a CPU's ranks have links of their own; give gather"),
     (["--tp", 2, "--moe-a2a-backend", "normal"], "needs experts on several ranks, --ep 2 or more"),
     (["--tp", 2, "--dp", 4], "--dp 4: --tp counts all ranks, which are 2, and --dp divides them into groups of one size; give 1, 2"),
     (["--tp", 4, "--dp", 3], "; give 1, 2, 4"),

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "checkpoint/model_config.h"
 #include "comm/cuda/peer_room.h"
+#include "comm/cuda/rank_merge.h"
 #include "plan/rank_part.h"
 #include "tensor/device_arena.h"
 
@@ -64,6 +65,8 @@ struct CudaPlace {
   // where it is alone.
   const PeerRoom* room = nullptr;
   DeviceArena shared;
+  // Instead of a room, where ranks cannot write each other's memory; `shared` is then the rank's own.
+  const RankMerge* merge = nullptr;
   // The same of all ranks, where groups of them have sequences of their own.
   const PeerRoom* room_of_all = nullptr;
   DeviceArena shared_by_all;

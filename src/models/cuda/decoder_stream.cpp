@@ -16,6 +16,7 @@ constexpr int rows_to_share = 256;
 DecoderStream DecoderStream::lay_out(const ModelConfig& config, const CudaForwardLimits& limits,
                                      CudaPlace& place, int processors, DeviceArena& arena) {
   DecoderStream stream{.room = place.room,
+                       .merge = place.merge,
                        .hidden = static_cast<int>(config.hidden_size),
                        .eps = static_cast<float>(config.rms_norm_eps),
                        .norms_less_one = config.zero_centred_norms,

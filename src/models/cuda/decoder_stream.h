@@ -42,7 +42,8 @@ struct RankRows {
 
 // Pointers are to device memory.
 struct DecoderStream {
-  const PeerRoom* room = nullptr;  // null: this rank is alone
+  const PeerRoom* room = nullptr;    // null: this rank is alone, or has a merge
+  const RankMerge* merge = nullptr;  // as CudaPlace's
   int hidden = 0;
   float eps = 0;
   bool norms_less_one = false;           // factors are 1 + what the norms say
@@ -53,6 +54,7 @@ struct DecoderStream {
   LaunchCounts* launches = nullptr;  // null: nobody counts
   RoundingRoom rounding;             // where inputs of FP8 weights are rounded to FP8; null: they are not
 
+  bool is_alone() const { return room == nullptr && merge == nullptr; }
   void count(LaunchKind kind) const {
     if (launches != nullptr) launches->add(kind);
   }

@@ -242,8 +242,11 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
 
 // What ranks add up must be there of all slots at once, which of more is the kernel's for many alone.
 bool ExpertsBlock::takes_many(int slots) const {
-  return moe_takes_many(slots, experts_, many_tokens_from_) ||
-         (room_ != nullptr && slots > moe_cuda_max_slots);
+  return moe_takes_many(slots, experts_, many_tokens_from_) || (!part_.alone() && slots > moe_cuda_max_slots);
+}
+
+std::size_t ExpertsBlock::product_bytes(int slots) const {
+  return size(slots) * size(stream_.hidden) * sizeof(float);
 }
 
 // Few slots have hardly an expert in common, so their turns are even; of more a rank that has all slots of an
@@ -276,7 +279,7 @@ SharedChoice ExpertsBlock::shared_choice(const ExpertsBlockWeights& weights, int
     choice.rows_are_there = block_moe_takes_few(*blocks, slots);
   } else {
     const int most = room_ == nullptr ? moe_cuda_max_slots : gather_few_slots;
-    choice.rows_are_there = !takes_many(slots) && slots <= most;
+    choice.rows_are_there = stream_.merge == nullptr && !takes_many(slots) && slots <= most;
   }
   if (rows != 1) return choice;
   choice.product = moe_.products + size(top_k_) * size(stream_.hidden);
@@ -296,8 +299,12 @@ PendingSum ExpertsBlock::products_of(const float* residual, const Places& places
 
 Result<PendingSum> ExpertsBlock::unadded(const float* residual, const Places& places,
                                          cudaStream_t stream) const {
+  const int slots = places.count * top_k_;
+  if (stream_.merge != nullptr) {
+    stream_.count(LaunchKind::merge_products);
+    NIBBLE_RETURN_IF_ERROR(stream_.merge->merge(moe_.products, product_bytes(slots), stream));
+  }
   if (room_ != nullptr) {
-    const int slots = places.count * top_k_;
     const bool all_to_all = places.a_group == 0 && slots <= gather_few_slots;
     stream_.count(places.come_through_windows ? LaunchKind::combine_few : LaunchKind::gather_products);
     NIBBLE_RETURN_IF_ERROR(
@@ -320,6 +327,9 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
   const Places places = places_of(input);
   NIBBLE_ASSIGN(const float* const residual, route(weights, input, places, stream));
   const int slots = places.count * top_k_;
+  // A slot's product is one rank's.
+  if (stream_.merge != nullptr)
+    NIBBLE_RETURN_IF_ERROR(clear_cuda(moe_.products, product_bytes(slots), stream));
   if (const auto* const blocks = std::get_if<BlockMoeWeights>(&weights.experts)) {
     BlockMoeCudaArgs args{.x = rows_,
                           .x_stride = stream_.padded(),

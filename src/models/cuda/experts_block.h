@@ -10,6 +10,7 @@
 #include "ops/moe/cuda/block_moe_cuda.h"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/peer_gather/cuda/dispatch_rows_cuda.h"
+#include "ops/peer_gather/cuda/merge_parts_cuda.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/router/cuda/norm_router_cuda.h"
 #include "ops/router/cuda/route_sigmoid_cuda.h"
@@ -83,6 +84,7 @@ class ExpertsBlock {
   SlotOwners owners(int slots) const;
   MoeCudaShare share(int slots) const;
   bool takes_many(int slots) const;  // its kernel for many tokens
+  std::size_t product_bytes(int slots) const;
   Result<PendingSum> run_granules(const MoeCudaWeights& weights, const float* residual, const Places& places,
                                   cudaStream_t stream) const;
   // The experts' products of the stream's rows for the next norm to add up, as they lie; and once ranks have
@@ -91,7 +93,7 @@ class ExpertsBlock {
   Result<PendingSum> unadded(const float* residual, const Places& places, cudaStream_t stream) const;
 
   DecoderStream stream_;
-  const PeerRoom* room_;  // null: this rank is alone
+  const PeerRoom* room_;  // null: this rank is alone, or has a merge
   CudaPart part_;
   float* window_ = nullptr;  // GatherProductsCudaArgs's
   std::size_t window_floats_ = 0;

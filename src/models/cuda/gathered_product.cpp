@@ -3,6 +3,7 @@
 #include "ops/cuda/absent.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/peer_linear_cuda.h"
+#include "ops/peer_gather/cuda/merge_parts_cuda.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 
 namespace nibble {
@@ -35,7 +36,21 @@ void GatheredProduct::clear_room(cudaStream_t stream) const {
 }
 
 Status GatheredProduct::gather(int rows, const RankRows& own, cudaStream_t stream) const {
-  if (room_ == nullptr) return {};
+  if (stream_.is_alone()) return {};
+  // A group of tokens is a row of whole k64 blocks, of which a rank has those of its columns.
+  const auto bytes_of = [](int columns) { return DenseShape{0, columns}.token_bytes(token_group); };
+  const int groups = (rows + token_group - 1) / token_group;
+  if (stream_.merge != nullptr) {
+    stream_.count(LaunchKind::merge_columns);
+    return merge_columns_cuda(*stream_.merge,
+                              {.from = own_,
+                               .to = gathered_,
+                               .rows = groups,
+                               .row_bytes = bytes_of(all_columns_),
+                               .first = bytes_of(first_column_),
+                               .bytes = bytes_of(columns_)},
+                              stream);
+  }
   if (windows_ != nullptr && rows <= gather_few_tokens) {
     stream_.count(LaunchKind::gather_tokens);
     return gather_tokens_cuda(*room_,
@@ -48,15 +63,13 @@ Status GatheredProduct::gather(int rows, const RankRows& own, cudaStream_t strea
                               stream);
   }
   stream_.count(LaunchKind::gather_columns);
-  // A group of tokens is a row of whole k64 blocks, of which a rank has those of its columns.
-  const auto bytes_of = [](int columns) { return DenseShape{0, columns}.token_bytes(token_group); };
   return gather_columns_cuda(*room_,
                              {.from = own_,
                               .from_stride = bytes_of(columns_),
                               .to = gathered_ + bytes_of(first_column_),
                               .to_stride = bytes_of(all_columns_),
                               .bytes = bytes_of(columns_),
-                              .rows = (rows + token_group - 1) / token_group,
+                              .rows = groups,
                               .rows_a_rank = own.a_rank / token_group},
                              stream);
 }
@@ -64,7 +77,7 @@ Status GatheredProduct::gather(int rows, const RankRows& own, cudaStream_t strea
 Status GatheredProduct::multiply(const Factors& factors, int rows, const RankRows& own, float* y,
                                  cudaStream_t stream) const {
   const DeviceMatrix& weight = factors.weight;
-  if (sums_ != nullptr && rows <= peer_linear_tokens && !weight.blocks) {
+  if (sums_ != nullptr && room_ != nullptr && rows <= peer_linear_tokens && !weight.blocks) {
     stream_.count(LaunchKind::gather_sums);
     return peer_linear_cuda(*room_,
                             {.x = {own_, rows},

@@ -1,6 +1,7 @@
 #include "models/cuda/head_block.h"
 
 #include "ops/linear/cuda/norm_linear_cuda.h"
+#include "ops/peer_gather/cuda/merge_parts_cuda.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "tensor/cuda_check.h"
 
@@ -9,7 +10,7 @@ namespace nibble {
 HeadBlock::HeadBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
                      CudaPlace& place, DeviceArena& arena)
     : stream_(stream),
-      room_(place.room),
+      is_first_(place.part.rank == 0),
       own_(place.part.vocabulary),
       vocabulary_(config.vocab_size),
       wanted_tiles_(arena.take<std::uint8_t>(DenseShape{0, stream.hidden}.token_bytes(limits.logit_rows))) {
@@ -21,21 +22,32 @@ HeadBlock::HeadBlock(const ModelConfig& config, const CudaForwardLimits& limits,
 
 Status HeadBlock::run(const HeadBlockWeights& weights, const PendingSum& pending,
                       const CudaForwardInput& input, float* logits, cudaStream_t stream) const {
-  if (room_ == nullptr) return multiply(weights, pending, input, logits, stream);
+  if (stream_.is_alone()) return multiply(weights, pending, input, logits, stream);
   NIBBLE_RETURN_IF_ERROR(multiply(weights, pending, input, part_, stream));
   const auto bytes_of = [](std::int64_t columns) {
     return static_cast<std::size_t>(columns) * sizeof(float);
   };
-  NIBBLE_RETURN_IF_ERROR(gather_columns_cuda(*room_,
-                                             {.from = part_,
-                                              .from_stride = bytes_of(own_.count),
-                                              .to = gathered_ + own_.begin,
-                                              .to_stride = bytes_of(vocabulary_),
-                                              .bytes = bytes_of(own_.count),
-                                              .rows = input.logit_rows,
-                                              .wanted_by = 0},
-                                             stream));
-  if (room_->rank != 0 || logits == gathered_) return {};
+  if (stream_.merge != nullptr) {
+    NIBBLE_RETURN_IF_ERROR(merge_columns_cuda(*stream_.merge,
+                                              {.from = part_,
+                                               .to = gathered_,
+                                               .rows = input.logit_rows,
+                                               .row_bytes = bytes_of(vocabulary_),
+                                               .first = bytes_of(own_.begin),
+                                               .bytes = bytes_of(own_.count)},
+                                              stream));
+  } else {
+    NIBBLE_RETURN_IF_ERROR(gather_columns_cuda(*stream_.room,
+                                               {.from = part_,
+                                                .from_stride = bytes_of(own_.count),
+                                                .to = gathered_ + own_.begin,
+                                                .to_stride = bytes_of(vocabulary_),
+                                                .bytes = bytes_of(own_.count),
+                                                .rows = input.logit_rows,
+                                                .wanted_by = 0},
+                                               stream));
+  }
+  if (!is_first_ || logits == gathered_) return {};
   cuda_check(cudaMemcpyAsync(logits, gathered_,
                              static_cast<std::size_t>(input.logit_rows) * bytes_of(vocabulary_),
                              cudaMemcpyDeviceToDevice, stream));

@@ -29,8 +29,8 @@ class HeadBlock {
                   float* logits, cudaStream_t stream) const;
 
   DecoderStream stream_;
-  const PeerRoom* room_;  // null: this rank is alone
-  Run own_;               // of the vocabulary
+  bool is_first_;  // rank
+  Run own_;        // of the vocabulary
   std::int64_t vocabulary_;
   float* part_ = nullptr;  // [logit_rows, own_.count]
   float* gathered_ = nullptr;

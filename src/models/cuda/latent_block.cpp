@@ -271,7 +271,7 @@ Status LatentBlock::run(const LatentBlockWeights& weights, const Cache& cache, c
                         const CudaForwardInput& input, cudaStream_t stream) const {
   const RankRows own = stream_.rows_of_rank(input);
   NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(stream_.norm(weights.norm, pending, nullptr, own), own, stream));
-  const bool alone = stream_.room == nullptr;
+  const bool alone = stream_.is_alone();
   const GatheredProduct::Factors output{.weight = weights.output};
   for (int first = 0; first < input.rows; first += rows_at_once_) {
     const Rows rows{first, std::min(rows_at_once_, input.rows - first)};

@@ -26,11 +26,13 @@ enum class LaunchKind : std::uint8_t {
   dispatch_rows,    // to the experts that they chose, of ranks with sequences of their own
   dispatch_few,     // through windows
   combine_few,      // their products, likewise
+  merge_columns,    // by NCCL
+  merge_products,   // likewise
 };
 
 class LaunchCounts {
  public:
-  static constexpr std::size_t kinds = 16;
+  static constexpr std::size_t kinds = 18;
 
   void add(LaunchKind kind) { ++counts_[static_cast<std::size_t>(kind)]; }
   std::uint64_t of(LaunchKind kind) const { return counts_[static_cast<std::size_t>(kind)]; }

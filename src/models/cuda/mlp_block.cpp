@@ -178,7 +178,7 @@ Result<PendingSum> MlpBlock::run(const DenseLayerWeights& weights, const CudaFor
   const PendingSum pending{.residual = stream_.residual, .delta = stream_.delta};
   const RankRows own = stream_.rows_of_rank(input);
   NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(stream_.norm(weights.norm, pending, nullptr, own), own, stream));
-  const bool alone = stream_.room == nullptr;
+  const bool alone = stream_.is_alone();
   const GatheredProduct::Factors down{.weight = weights.mlp.down};
   for (int first = 0; first < input.rows; first += rows_at_once_) {
     const int rows = std::min(rows_at_once_, input.rows - first);

@@ -376,7 +376,8 @@ std::vector<GpuCheck> check_gpu() {
     const struct {
       const char* name;
       Result<std::string> (*check)(int gpus, int rounds);
-    } of_several[] = {{"gpus together", check_peers}, {"token exchange", check_exchange}};
+    } of_several[] = {
+        {"gpus together", check_peers}, {"token exchange", check_exchange}, {"NCCL", check_merges}};
     for (const auto& [name, check] : of_several) {
       const Result<std::string> found = check(gpus, peer_rounds);
       checks.push_back(

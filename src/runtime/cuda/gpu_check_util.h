@@ -88,6 +88,7 @@ Result<std::string> check_bf16_experts();
 // Of 2, 4 or 8 of so many GPUs: what they found of each other. rounds: that are timed; 1 on an emulation.
 Result<std::string> check_peers(int gpus, int rounds);
 Result<std::string> check_exchange(int gpus, int rounds);
+Result<std::string> check_merges(int gpus, int rounds);
 // Beside the kernels whose work they do in one launch.
 Result<std::string> check_norm_router();
 Result<std::string> check_norm_linear();

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/stuck.h"
+#include "ops/peer_gather/cuda/merge_parts_cuda.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "runtime/owner_steps.h"
 #include "tensor/cuda_check.h"
@@ -40,10 +41,12 @@ CudaForwardLimits forward_limits(const WorkerLimits& limits) {
           .rounds_prompts = limits.activations == InputValues::fp8};
 }
 
-GpuRank::GpuRank(int device, const PeerRoom* room, Told told, std::unique_ptr<CudaStream> stream,
+GpuRank::GpuRank(int device, const CudaPlace& place, Told told, std::unique_ptr<CudaStream> stream,
                  std::unique_ptr<CudaModel> model, Caches caches)
     : device_(device),
-      room_(room),
+      room_(place.room),
+      merge_(place.merge),
+      is_first_(place.part.rank == 0),
       stuck_(std::move(told.stuck)),
       launches_(std::move(told.launches)),
       stream_(std::move(stream)),
@@ -74,8 +77,8 @@ Result<std::unique_ptr<GpuRank>> GpuRank::load(const ModelConfig& config, const 
   NIBBLE_ASSIGN(caches.states, CudaStateStore::allocate(own, {.slots = of_steps.max_sequences,
                                                               .snapshots = limits.max_snapshots,
                                                               .drafts = limits.max_drafts}));
-  return std::unique_ptr<GpuRank>(new GpuRank(device, place.room, std::move(told), std::move(stream),
-                                              std::move(model), std::move(caches)));
+  return std::unique_ptr<GpuRank>(
+      new GpuRank(device, place, std::move(told), std::move(stream), std::move(model), std::move(caches)));
 }
 
 void GpuRank::use_device() const { cuda_check(cudaSetDevice(device_)); }
@@ -134,12 +137,14 @@ Status GpuRank::forward(const Batch& batch, int most_rows, TimeTable* times) {
 }
 
 Status GpuRank::share_tokens(const SampledToken* from, SampledToken* to, int rows) {
+  const std::size_t bytes = static_cast<std::size_t>(rows) * sizeof(SampledToken),
+                    own = is_first_ ? bytes : 0;
+  if (!is_first_) from = nullptr;
+  if (merge_ != nullptr)
+    return merge_columns_cuda(*merge_, {.from = from, .to = to, .rows = 1, .row_bytes = bytes, .bytes = own},
+                              stream_->get());
   if (room_ == nullptr) return {};
-  const std::size_t bytes = static_cast<std::size_t>(rows) * sizeof(SampledToken);
-  const bool is_first = room_->rank == 0;
-  return gather_columns_cuda(
-      *room_, {.from = is_first ? from : nullptr, .to = to, .bytes = is_first ? bytes : 0, .rows = 1},
-      stream_->get());
+  return gather_columns_cuda(*room_, {.from = from, .to = to, .bytes = own, .rows = 1}, stream_->get());
 }
 
 Status GpuRank::run_eager(const Batch& batch, float* logits) {

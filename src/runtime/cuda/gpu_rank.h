@@ -78,11 +78,14 @@ class GpuRank {
     std::unique_ptr<LaunchCounts> launches;
   };
 
-  GpuRank(int device, const PeerRoom* room, Told told, std::unique_ptr<CudaStream> stream,
+  GpuRank(int device, const CudaPlace& place, Told told, std::unique_ptr<CudaStream> stream,
           std::unique_ptr<CudaModel> model, Caches caches);
 
   int device_;
-  const PeerRoom* room_;  // null: alone
+  // Its ends of what ranks with the same sequences share; neither: alone.
+  const PeerRoom* room_;
+  const RankMerge* merge_;
+  bool is_first_;  // of them
   PinnedBuffer stuck_;
   std::unique_ptr<LaunchCounts> launches_;
   std::uint64_t graph_steps_ = 0, eager_steps_ = 0;

@@ -39,9 +39,15 @@ inline Result<std::unique_ptr<Worker>> start_ranks(const std::filesystem::path& 
       limits);
 }
 
+// How ranks get what the others have made: by stores into each other's memory, or by NCCL.
+enum class RankGather : bool { by_stores, by_nccl };
+
 inline std::unique_ptr<Worker> ranks_worker(const std::filesystem::path& folder, int ranks, bool graphs,
-                                            DType kv_dtype = DType::bf16) {
-  return must(start_ranks(folder, limits_of_ranks(must(read_model_config(folder)), ranks, graphs, kv_dtype)));
+                                            DType kv_dtype = DType::bf16,
+                                            RankGather gather = RankGather::by_stores) {
+  WorkerLimits limits = limits_of_ranks(must(read_model_config(folder)), ranks, graphs, kv_dtype);
+  limits.by_nccl = gather == RankGather::by_nccl;
+  return must(start_ranks(folder, limits));
 }
 
 // Of one rank with sequences of its own: few graphs, which the emulation takes long for.
@@ -116,7 +122,8 @@ inline void expect_owners_to_have_the_bits_of_one_gpu(const std::filesystem::pat
 
 // A prompt's log-probabilities and a drawn answer, alone and among others.
 inline void expect_the_bits_of_one_gpu(const std::filesystem::path& folder,
-                                       const std::vector<int>& rank_counts, DType kv_dtype = DType::bf16) {
+                                       const std::vector<int>& rank_counts, DType kv_dtype = DType::bf16,
+                                       RankGather gather = RankGather::by_stores) {
   const std::vector<TokenId> prompt = random_prompt(3, small_cases ? 36 : 150);
   const SamplingParams drawn{.temperature = 0.8f, .top_k = 20, .top_p = 0.9f, .seed = 5};
   const auto alone = [&](Worker& worker, std::size_t chunk) {
@@ -126,7 +133,7 @@ inline void expect_the_bits_of_one_gpu(const std::filesystem::path& folder,
   for (const int ranks : rank_counts) {
     for (const bool graphs : {false, true}) {
       if (small_cases && graphs != (ranks == rank_counts.front())) continue;
-      const std::unique_ptr<Worker> worker = ranks_worker(folder, ranks, graphs, kv_dtype);
+      const std::unique_ptr<Worker> worker = ranks_worker(folder, ranks, graphs, kv_dtype, gather);
       EXPECT_TRUE(alone(*worker, prompt.size()) == expected) << ranks << " ranks, graphs " << graphs;
       EXPECT_TRUE(small_cases || alone(*worker, 33) == expected)
           << ranks << " ranks in chunks, graphs " << graphs;

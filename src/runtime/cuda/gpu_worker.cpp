@@ -104,6 +104,21 @@ Result<GpuWorker::Places> GpuWorker::places_of(const ModelConfig& config, const 
   const std::size_t rows = static_cast<std::size_t>(limits.max_logit_rows);
   DeviceArena counted;
   counted.take<SampledToken>(rows);
+  if (limits.by_nccl) {
+    NIBBLE_CHECK(limits.owners == 1, "groups with sequences of their own exchange rows");
+    for (int i = 0; i < here; ++i) {
+      const std::size_t index = static_cast<std::size_t>(i);
+      const OnDevice on(devices[index]);
+      NIBBLE_ASSIGN(DeviceBuffer memory, DeviceBuffer::allocate(counted.used() + shared.of_sequences));
+      CudaPlace& place = made.places[index];
+      place.shared = DeviceArena(memory.data());
+      rooms.merges.push_back(std::make_unique<RankMerge>(first_here + i, limits.ranks));
+      place.merge = rooms.merges.back().get();
+      made.tokens[index] = place.shared.take<SampledToken>(rows);
+      rooms.merged.push_back(std::move(memory));
+    }
+    return made;
+  }
   // Of a group; in several processes there is one.
   const int sharers_here = std::min(rooms.sharers, here);
   for (int first = 0; rooms.sharers > 1 && first < here; first += sharers_here) {
@@ -132,6 +147,7 @@ GpuWorker::GpuWorker(Ties ties, std::vector<Member> ranks, const WorkerLimits& l
       rooms_(std::move(ties.rooms)),
       ranks_(std::move(ranks)),
       first_patience_(2 * limits.gpu_rank_deadline),
+      merge_patience_(3 * limits.gpu_rank_deadline / 2),
       own_{OwnerSteps(limits), OwnerSteps(limits)} {
   own_results_.reserve(static_cast<std::size_t>(limits.owner_sequences));
 }
@@ -185,17 +201,16 @@ Result<std::unique_ptr<GpuWorker>> GpuWorker::start_ranks(const ModelConfig& con
     return {};
   }));
   std::unique_ptr<GpuWorker> worker(new GpuWorker(std::move(ties), std::move(members), limits));
+  GpuProcesses* const processes = worker->processes_.get();
+  if (processes != nullptr) processes->begin();
+  NIBBLE_RETURN_IF_ERROR(worker->join_merges());
   NIBBLE_RETURN_IF_ERROR(at_once(here, [&](int index) {
     Member& member = worker->ranks_[static_cast<std::size_t>(index)];
     member.rank->use_device();
     return member.sampler ? member.rank->prepare(member.sampler->chosen(), member.sampler->logits(), limits)
                           : member.rank->prepare(member.tokens, nullptr, limits);
   }));
-  GpuProcesses* const processes = worker->processes_.get();
-  if (processes != nullptr) {
-    processes->begin();
-    NIBBLE_RETURN_IF_ERROR(processes->meet());
-  }
+  if (processes != nullptr) NIBBLE_RETURN_IF_ERROR(processes->meet());
   if (limits.graphs) {
     const Status held =
         at_once(here, [&](int index) { return worker->hold_graphs_to_eager_bits(index, limits); });
@@ -207,7 +222,7 @@ Result<std::unique_ptr<GpuWorker>> GpuWorker::start_ranks(const ModelConfig& con
                     .attention = traits.attention == AttentionKind::latent ? "sm90_mla" : "sm90_attention"};
   worker->device_bytes_ = free_before - free_device_bytes();
   if (here > 1) {
-    const RankThreads::Patience patience{.deadline = 2 * limits.gpu_rank_deadline + std::chrono::seconds(1),
+    const RankThreads::Patience patience{.deadline = 2 * limits.gpu_rank_deadline,
                                          .grace = until_all_have_waited};
     worker->threads_.emplace(here, patience, [at = worker.get()](int index) {
       at->ranks_[static_cast<std::size_t>(index)].rank->use_device();
@@ -261,6 +276,8 @@ RanTable GpuWorker::ran() const {
     add("all_reduce", "gather", "gather_sums", LaunchKind::gather_sums);
     add("all_reduce", "gather", "gather_tokens", LaunchKind::gather_tokens);
     add("all_reduce", "gather", "gather_columns", LaunchKind::gather_columns);
+    add("all_reduce", "nccl", "merge_columns", LaunchKind::merge_columns);
+    add("all_reduce", "nccl", "merge_products", LaunchKind::merge_products);
     if (own_[0].empty()) {
       add("all_reduce", "gather", "gather_products", LaunchKind::gather_products);
       add("all_reduce", "gather", "send_products", LaunchKind::send_products);
@@ -377,14 +394,57 @@ Status GpuWorker::choose_on(int index, const Batch& batch) {
   return {};
 }
 
+Status GpuWorker::join_merges() {
+  if (rooms_.merges.empty()) return {};
+  NcclId id{};
+  if (first_rank() == 0) {
+    NIBBLE_ASSIGN(id, RankMerge::draw_id());
+  }
+  if (processes_ != nullptr)
+    NIBBLE_RETURN_IF_ERROR(processes_->meet(std::as_writable_bytes(std::span(id.bytes))));
+  return at_once(static_cast<int>(ranks_.size()), [&](int index) {
+    const Member& member = ranks_[static_cast<std::size_t>(index)];
+    member.rank->use_device();
+    return rooms_.merges[static_cast<std::size_t>(index)]->join(id, member.rank->stream().get());
+  });
+}
+
+// A merge knows no end of its wait.
+Status GpuWorker::await(int index, const CudaEvent& done) {
+  const GpuRank& own = *ranks_[static_cast<std::size_t>(index)].rank;
+  if (rooms_.merges.empty()) {
+    own.require(cudaEventSynchronize(done.get()));
+    return {};
+  }
+  RankMerge& merge = *rooms_.merges[static_cast<std::size_t>(index)];
+  const auto begin = Stillness::Clock::now();
+  while (true) {
+    const cudaError_t found = cudaEventQuery(done.get());
+    if (found != cudaErrorNotReady) own.require(found);
+    Status failed = merge.failure();
+    if (failed.ok() && found == cudaSuccess) return {};
+    if (failed.ok() && processes_ != nullptr) failed = processes_->failure();
+    if (failed.ok() && Stillness::Clock::now() - begin > merge_patience_)
+      failed = internal_error("rank " + std::to_string(first_rank() + index) + " waited " +
+                              std::to_string(merge_patience_.count()) +
+                              " ms for the others in a step's merges; one of them does not come");
+    if (failed.ok()) {
+      std::this_thread::yield();
+      continue;
+    }
+    merge.give_up();
+    return failed;
+  }
+}
+
 Result<GpuSampler::Place> GpuWorker::await_oldest() {
   NIBBLE_CHECK(begun_ > (chosen_ ? 0 : 1), "a step is finished once it is chosen");
   const GpuSampler::Place oldest = begun_ == 2 ? other(newest_) : newest_;
   NIBBLE_RETURN_IF_ERROR(on_all([&](int index) -> Status {
     const Member& member = ranks_[static_cast<std::size_t>(index)];
     const TimedScope scope(index == 0 ? times_ : nullptr, "waiting for the GPU");
-    member.rank->require(cudaEventSynchronize(member.done[oldest].get()));
-    return rooms_.failure(first_rank() + index);
+    const Status came = await(index, member.done[oldest]);
+    return came.ok() ? rooms_.failure(first_rank() + index) : came;
   }));
   --begun_;
   return oldest;

@@ -9,8 +9,9 @@
 // Ranks have a thread each and do all of it alike, but for sampling, whose tokens the first one gives to all.
 // Where each has sequences of its own, it has their part of a step, and samples them.
 //
-// Ranks may be of several processes of one host, neighbours in each. Then the first process, with the first
-// rank, has the batches and the results, and the others make each call of a step that it makes.
+// Ranks may be of several processes, neighbours in each, of one host or, where they merge by NCCL, of
+// several. Then the first process, with the first rank, has the batches and the results, and the others make
+// each call of a step that it makes.
 #pragma once
 
 #include <atomic>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "comm/cuda/peer_rooms.h"
+#include "comm/cuda/rank_merge.h"
 #include "runtime/cuda/gpu_rank.h"
 #include "runtime/cuda/gpu_sampler.h"
 #include "runtime/gpu_processes.h"
@@ -68,6 +70,9 @@ class GpuWorker final : public Worker {
     int sharers = 1;                                 // ranks of a group
     std::vector<std::unique_ptr<PeerRooms>> groups;  // none where each rank is one of its own
     std::unique_ptr<PeerRooms> all;                  // null where all ranks have all sequences
+    // Instead of rooms, of each rank of this process, where ranks cannot write each other's memory.
+    std::vector<std::unique_ptr<RankMerge>> merges;
+    std::vector<DeviceBuffer> merged;
     Status failure(int rank) const;
     std::optional<int> missed_by(int rank) const;  // whom it waited for in vain
   };
@@ -123,6 +128,9 @@ class GpuWorker final : public Worker {
   }
   // Returns when the older step is done; its place.
   Result<GpuSampler::Place> await_oldest();
+  Status await(int index, const CudaEvent& done);
+  // All ranks of all processes, once they have loaded, where they merge.
+  Status join_merges();
   // What a rank has of the step at that place.
   const Batch& batch_of(int index, GpuSampler::Place place, const Batch& batch) const;
 
@@ -130,7 +138,7 @@ class GpuWorker final : public Worker {
   std::unique_ptr<GpuProcesses> processes_;  // null: this one is alone
   Rooms rooms_;
   std::vector<Member> ranks_;  // of this process
-  const std::chrono::milliseconds first_patience_;
+  const std::chrono::milliseconds first_patience_, merge_patience_;
   OwnerSteps own_[2];  // by place; empty where all ranks have all sequences
   std::vector<StepResult> own_results_;
   GpuSampler::Place newest_ = GpuSampler::first;

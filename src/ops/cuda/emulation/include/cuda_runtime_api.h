@@ -193,6 +193,7 @@ enum cudaError_t {
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInvalidDevice = 101,
+  cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorInvalidClusterSize = 912
 };
@@ -380,6 +381,8 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     nibble::emulation::finish_launches_of(event->stream->device);
   });
 }
+// Who asks waits for it, so it never is not ready.
+inline cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 
 namespace nibble::emulation {
 inline thread_local cudaGraph_t capturing = nullptr;
