@@ -19,11 +19,16 @@ class TerminalSession:
         self.written = ""
         self.closed = False
         self.seen = 0  # expect() looks behind what it found before
+        begun, begin = os.pipe()
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            os.read(begun, 1)  # the terminal has its size, and what it is before is known
             os.execve(program, [str(program), *map(str, arguments)], environment(**more))
         self.resize(columns)
         self.modes = termios.tcgetattr(self.fd)
+        os.write(begin, b"x")
+        os.close(begun)
+        os.close(begin)
 
     def __enter__(self):
         return self

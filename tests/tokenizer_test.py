@@ -75,6 +75,7 @@ def test_ids_are_those_of_other_implementations(tmp_path):
     compare_all(differential.comparisons(tmp_path), 8000, 1)
 
 
+@pytest.mark.long
 @vocabularies.needed
 def test_ids_of_published_vocabularies_are_those_of_other_implementations(tmp_path):
     compare_all(differential.published_comparisons(tmp_path, patterns=()), 4000, 4)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
-from test_selection import EMULATED, EMULATION, EXTENDED_COUNTS, LONG_EMULATED, SANITIZED, WATCHED
+from test_selection import EMULATED, EMULATED_MODELS, EMULATION, EXTENDED_COUNTS, LONG_MODELS, SANITIZED, WATCHED
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
@@ -144,7 +144,8 @@ RECIPES = {
     # One extended test asks the server's own program.
     "python": Recipe("release", ("-DNIBBLE_TESTS=ON",), targets=lambda: ["programs_of_tests", "server_test"]),
     "emulation": Recipe("release", ("-DNIBBLE_TESTS=ON",), targets=lambda: [f"{name}_test" for name in EMULATION]),
-    "release": Recipe("release", ("-DNIBBLE_TESTS=ON",)),
+    "emulated-models": Recipe("release", ("-DNIBBLE_TESTS=ON",), targets=lambda: [f"{EMULATED_MODELS}_test"]),
+    "release": Recipe("release", ("-DNIBBLE_TESTS=ON",), targets=lambda: [f"{name}_test" for name in tests_of_rooms()]),
     "benchmarks": Recipe("release", ("-DNIBBLE_BENCHMARKS=ON",), targets=lambda: ["benchmarks"]),
     # Instrumented copies of some of it, which nothing else needs.
     "races": Recipe("release", targets=lambda: [f"{name}_test" for name, _ in ctest_commands("release", "races")]),
@@ -154,6 +155,10 @@ RECIPES = {
     "sanitized": Recipe("fuzz", needs="clang++"),
     "tsan": Recipe("tsan"),
 }
+
+
+def tests_of_rooms():
+    return [name for name, _ in ctest_commands("release", "fast") if name not in EMULATION]
 
 
 def build(part):
@@ -249,16 +254,16 @@ def run_google_tests(preset, names=None, timeout=600, selections=None, label="fa
 
 
 def emulation_tests(args):
-    selections = {} if args.extended else dict(EMULATED)
-    if selections and not args.sanitized:
-        for name, cases in LONG_EMULATED.items():
-            selections[name] += cases
-    return run_google_tests("release", EMULATION, timeout=1800, selections=selections)
+    return run_google_tests("release", EMULATION, timeout=1800, selections=None if args.extended else EMULATED)
+
+
+def emulated_model_tests(args):
+    selections = {EMULATED_MODELS: EMULATED[EMULATED_MODELS] + LONG_MODELS}
+    return run_google_tests("release", (EMULATED_MODELS,), timeout=1800, selections=selections)
 
 
 def release_tests(args):
-    others = [name for name, _ in ctest_commands("release", "fast") if name not in EMULATION]
-    return run_google_tests("release", others, **(EXTENDED_COUNTS if args.extended else {}))
+    return run_google_tests("release", tests_of_rooms(), **(EXTENDED_COUNTS if args.extended else {}))
 
 
 def race_tests(args):
@@ -433,6 +438,7 @@ PARTS = {
     "format": format_check,
     "device-record": device_record,
     "emulation": emulation_tests,
+    "emulated-models": emulated_model_tests,
     "release": release_tests,
     "races": race_tests,
     "bundle": bundle,
@@ -447,8 +453,8 @@ PARTS = {
     "bare-roots": bare_roots,
 }
 CHECK = ("layers", "format", "release", "emulation")
-EXTENDED = tuple(name for name in PARTS if name != "threads")  # which is a selection of tsan
-TEST = ("layers", "format", "device-record", "python", "emulation", "release")
+EXTENDED = tuple(name for name in PARTS if name not in ("threads", "emulated-models"))  # selections of tsan and emulation
+TEST = ("layers", "format", "device-record", "python", "emulated-models", "release")
 SANITIZED_TEST = ("layers", "format", "device-record", "emulation", "release", "races", "threads", "bundle", "python", "benchmarks", "fuzz")
 # These tests wait more than they compute, and do so beside the others in `make test`. What else CI and the extended run do
 # would leave a step of the emulated GPU too little of two CPUs.

@@ -93,6 +93,7 @@ def ask_all(server, examples):
             every_case()
 
 
+@pytest.mark.long
 def test_answers_are_as_described(server):
     ask_all(server, 5)
 

@@ -1,6 +1,8 @@
 """nibble bench as scripts read it."""
 import json
 
+import pytest
+
 from nibble_program import PARITY, run
 
 EXAMPLE = PARITY / "example"
@@ -46,6 +48,7 @@ def test_a_profile_names_the_ops_of_both_kinds_of_step():
         assert all(seconds > 0 for seconds in ops.values())
 
 
+@pytest.mark.long
 def test_a_users_choice_is_told_from_a_default():
     report = bench("--input-len", 8, "--output-len", 2, "--concurrency", 1, "--dtype", "float32", "--moe-runner", "cpu_scalar", "--threads", 1)
     choices = {choice["field"]: (choice["value"], choice["from"]) for choice in report["choices"]}

@@ -83,13 +83,15 @@ def test_prompts_in_chunks_sequences_in_company_and_drafts_too():
     assert several == answers_of(ends_of([start(*asked, gpus=1)], timeout=280)) and len(several) == 3
 
 
-def test_mpirun_starts_processes_with_gpus():
+@pytest.mark.parametrize("ranks, model, gather", [(2, "example", ()), pytest.param(4, "qwen3_moe_bf16", BY_NCCL, marks=pytest.mark.long)])
+def test_mpirun_starts_processes_with_gpus(ranks, model, gather):
     if not shutil.which("mpirun"):
         pytest.skip("mpirun is not installed; tools/packages.txt has it in the group optional")
     mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2")
-    (code, out, err), = ends_of([start(*ASKED, "--tp", 2, "--enforce-eager", "--dist-init-addr", free_address(), before=mpirun)], timeout=280)
+    asked = (*ASKED, "--tp", ranks, *gather, "--enforce-eager", "--dist-init-addr", free_address())
+    (code, out, err), = ends_of([start(*asked, before=mpirun, gpus=ranks, model=model)], timeout=280)
     assert code == 0, err
-    assert answer_in(out) == answer_alone()
+    assert answer_in(out) == answer_alone(model)
 
 
 def test_processes_that_see_no_gpus_but_their_own_take_those():
@@ -139,7 +141,7 @@ def test_processes_of_two_hosts_are_refused(on_another_host):
         assert (code, out) == (2, "") and "process 1 is on another host than process 0, whose GPUs cannot write its GPUs' memory; --all-reduce nccl joins" in err, err
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("gather", [(), BY_NCCL])
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_that_is_killed_or_stopped_is_named(fault, gather):

@@ -32,6 +32,7 @@ def answer(*split):
     return lines
 
 
+@pytest.mark.long
 def test_the_demo_answers_alike_over_any_ranks():
     alone = answer()
     for split in SPLITS:

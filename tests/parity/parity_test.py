@@ -97,7 +97,7 @@ WAYS = {
 RUNS = [("bf16", way) for way in WAYS] + [("fp32", way) for way in list(WAYS)[:3:2]]
 
 
-@pytest.mark.some(40)
+@pytest.mark.some(19)
 @pytest.mark.parametrize("kind,way", RUNS, ids=lambda part: part)
 @pytest.mark.parametrize("case", CASES)
 def test_bits_do_not_depend_on_how_prompts_are_batched(case, kind, way):

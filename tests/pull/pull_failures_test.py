@@ -11,7 +11,7 @@ from pulling import MiB, WANTED, content_of, example_files, set_files, shards
 TOO_MANY = status(429, Retry_After=1)
 
 
-@pytest.mark.some(7)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("pattern", ["^hub/api/.*/revision/", "^hub/api/.*/tree/", "^hub/org/name/resolve/", "^cdn/"])
 @pytest.mark.parametrize("act", [TOO_MANY, status(503), status(500), dies_after(40), raw(b""),
                                  raw(b"SSH-2.0-OpenSSH\r\n\r\n"), raw(b"HTTP/1.1 200 OK\r\nContent-Le")],

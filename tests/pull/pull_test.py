@@ -90,6 +90,7 @@ def test_a_hub_may_lie_below_a_path(tmp_path):
     ({"HF_HUB_CACHE": None, "HF_HOME": None, "XDG_CACHE_HOME": "{0}/c"}, "c/huggingface/hub"),
     ({"HF_HUB_CACHE": None, "HF_HOME": None, "XDG_CACHE_HOME": None, "HOME": "{0}/d"}, "d/.cache/huggingface/hub"),
 ])
+@pytest.mark.some(2)
 def test_the_cache_lies_where_huggingface_hub_has_it(puller, tmp_path, variables, place):
     given = {name: value and value.format(tmp_path) for name, value in variables.items()}
     code, out, err = puller.run("pull", "org/name", **given)
@@ -151,6 +152,7 @@ def test_an_unknown_model_or_revision_is_named(hub, puller):
     puller.pull(HF_TOKEN="reader")
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ["gpt2", "org/", "a/b/c", "../b", "org/name@", "org/name@../x", "org/na me", "demo"])
 def test_a_name_that_is_none_is_refused(hub, puller, name):
     assert "give org/name" in puller.refused(model=name, code=2) and not hub.requests

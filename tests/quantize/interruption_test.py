@@ -117,6 +117,7 @@ def slow(tmp_path_factory):
     return src
 
 
+@pytest.mark.long
 def test_a_run_goes_on_from_what_is_done_and_refuses_other_options(slow, tmp_path):
     out = tmp_path / "out"
     process = start(slow, out, "--format", "mxfp8", "--scale-search", "--threads", "1")

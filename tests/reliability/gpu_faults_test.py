@@ -109,6 +109,7 @@ def hear_of_a_failure(gpu, fault):
     return unhealthy, gone
 
 
+@pytest.mark.long
 def test_a_lost_gpu_is_noticed_in_a_second_left_in_five_and_taken_up_again(gpu):
     for lives, fault in enumerate(("launch 1", "copy 1", "wait 2"), 1):
         unhealthy, gone = hear_of_a_failure(gpu, fault)

@@ -143,6 +143,7 @@ def test_when_a_gpu_of_the_second_does_not_come_both_come_back(pair, phase):
     assert pair.gather or "another process was lost, and a step here does not end" in pair.follower.log()
 
 
+@pytest.mark.long
 def test_when_the_second_loses_its_parent_another_may_take_its_place(pair):
     server, engine, slow = pair.first, pair.first.engine(), steps(pair.first)
     with streams_of(server, "decode") as streams:

@@ -9,6 +9,7 @@ from nibble_program import BINARY, ROOT, environment
 from watched_server import SANITIZED
 
 
+@pytest.mark.long
 @pytest.mark.skipif(SANITIZED, reason="it holds memory to what an ordinary program takes")
 def test_what_a_server_counts_under_load_is_what_its_clients_saw():
     command = [sys.executable, ROOT / "bench/serve_load.py", "demo", "--program", BINARY, "--streams", "6", "--processes", "2",

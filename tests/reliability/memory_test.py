@@ -4,6 +4,8 @@ import http.client
 import re
 from pathlib import Path
 
+import pytest
+
 from watched_server import CONTROL, SANITIZED, serving
 
 BODY = 4 << 20
@@ -37,6 +39,7 @@ def ask(server, data):
         connection.close()
 
 
+@pytest.mark.long
 def test_two_hundred_bodies_of_small_values_stay_under_a_gigabyte():
     with serving("--client-timeout", 300) as server:  # 800 MB take their time on a machine that does other work
         before = server.ask("POST", "/v1/completions", CONTROL).json()["choices"]
