@@ -16,7 +16,7 @@ import vocabularies
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(os.environ.get("NIBBLE_BUILD", ROOT / "build/release")) / "tests/harmony_check"
 RANKS = vocabularies.O200K
-pytestmark = vocabularies.needed
+pytestmark = vocabularies.needs(RANKS)
 
 
 @pytest.fixture(scope="module")

@@ -76,12 +76,12 @@ def test_ids_are_those_of_other_implementations(tmp_path):
 
 
 @pytest.mark.long
-@vocabularies.needed
+@vocabularies.needs(*vocabularies.ALL)
 def test_ids_of_published_vocabularies_are_those_of_other_implementations(tmp_path):
     compare_all(differential.published_comparisons(tmp_path, patterns=()), 4000, 4)
 
 
-@vocabularies.needed
+@vocabularies.needs(vocabularies.O200K)
 def test_ids_of_o200k_are_those_that_two_other_encoders_agree_on():
     cases = json.loads((differential.DATA / "o200k_base_cases.json").read_text())
     found = differential.nibble_ids(vocabularies.O200K, [case["text"] for case in cases], "--encoding", "o200k_base")
@@ -97,6 +97,6 @@ def test_ids_are_those_of_other_implementations_on_a_million_texts(tmp_path):
 
 
 @pytest.mark.extended
-@vocabularies.needed
+@vocabularies.needs(*vocabularies.ALL)
 def test_ids_of_published_vocabularies_are_those_of_other_implementations_on_a_million_texts(tmp_path):
     compare_all(differential.published_comparisons(tmp_path), 1000000, 3)

@@ -98,6 +98,9 @@ Result<MeetingTerms> terms_of(const EngineOptions& options, const std::filesyste
           "nothing; run one process");
     terms.devices = gpu_addresses(worker.device, choices.plan.tensor_parallel / options.processes);
     if (worker.by_nccl) {
+      for (const GateResult& gate : choices.plan.gates) {
+        if (gate.name == "nccl") terms.same.emplace_back("NCCL", gate.found);
+      }
       for (std::string& each : terms.devices) each += " of host " + host;
     } else {
       terms.host = host;
