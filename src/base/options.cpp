@@ -345,7 +345,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
        .set = noting(given.moe_a2a_backend, string_value(options.moe_a2a_backend))},
       {.name = "--all-reduce",
        .value = "NAME",
-       .help = "sums over ranks: auto, gather, fused, nccl, ...",
+       .help = "how ranks get each other's sums: auto, gather, nccl",
        .default_text = options.all_reduce,
        .set = noting(given.all_reduce, string_value(options.all_reduce))},
       {.name = "--nnodes",
