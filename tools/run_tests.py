@@ -239,7 +239,7 @@ def run_google_test(preset, name, command, timeout, selection, **environment):
     return outcome
 
 
-def run_google_tests(preset, names=None, timeout=600, selections=None, label="fast", **environment):
+def run_google_tests(preset, names=None, timeout=600, selections=None, label="fast", at_once=max(1, JOBS // 2), **environment):
     tests = [test for test in ctest_commands(preset, label) if names is None or test[0] in names]
     outcome = Outcome()
     if not tests:
@@ -248,7 +248,7 @@ def run_google_tests(preset, names=None, timeout=600, selections=None, label="fa
     def case(test):
         return run_google_test(preset, *test, timeout, (selections or {}).get(test[0]), **environment)
 
-    for found in beside(case, tests):
+    for found in beside(case, tests, at_once):
         outcome.add(found)
     return outcome
 
@@ -263,7 +263,8 @@ def emulated_model_tests(args):
 
 
 def release_tests(args):
-    return run_google_tests("release", tests_of_rooms(), **(EXTENDED_COUNTS if args.extended else {}))
+    """The last part of `make test`, when little else runs."""
+    return run_google_tests("release", tests_of_rooms(), at_once=JOBS, **(EXTENDED_COUNTS if args.extended else {}))
 
 
 def race_tests(args):

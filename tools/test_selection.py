@@ -21,9 +21,11 @@ EMULATED = {"gpu_emulation": "-AttentionOnTheGpu.GivesFewSequences*:AttentionOnT
 EMULATED_MODELS = "gpu_emulation_worker"
 LONG_MODELS = (":*.ASequencesBits*:*.BitsDependOnNothingElse*:*.GoesOnFromSnapshots*:GpuEngine.AStepBegun*:*.AllExpertsOnEachRank*"
                ":Fp8PromptsOnTheGpu.HaveTheSame*:Fp8PromptsOnTheGpu.AreNear*:Fp8PromptsOfRanks.*"
-               ":GpuDrafts.LeaveThemBeside*:GpuDrafts.LeaveTheBits*:GpuDraftsOfRanks.*:GpuEngineDrafts.LeaveTheBits*:GpuEngineDrafts.WhatIsCancelled*"
+               ":GpuDrafts.LeaveTheBits*:GpuDraftsOfRanks.*:GpuEngineDrafts.LeaveTheBits*:GpuEngineDrafts.WhatIsCancelled*"
                ":GpuOwners.OfGptOss*:GpuOwners.OfQwen3*:GpuOwners.OfDeepseek*:GpuOwners.InGroups*:GpuOwners.AStep*"
-               ":GpuRanks.RowsOfAStep*:MergedRanks.GptOss*")
+               ":GpuDrafts.LeaveThem*:GpuDrafts.OfTwo*:GpuOwners.OfAPrompt*:GpuRanks.RowsOfAStep*:MergedRanks.GptOss*"
+               ":GpuWorkerOnTheGpu.AStepBegun*:GpuWorkerOnTheGpu.RandomWeights*:GpuWorkerOnTheGpu.HeadsThat*:GpuWorkerOnTheGpu.CountsWhat*"
+               ":GpuWorkerOnTheGpu.StepsUse*")
 # Left out where every access to shared memory is watched, which takes 20 times as long.
 WATCHED = {"gpu_races": "-AttentionOnTheGpu.GivesTheSameBitsEveryTime:AttentionOnTheGpu.ARowsBits*:AttentionOnTheGpu.GivesFewSequences*"
                         ":LinearOnTheGpu.BothPaths*:LinearOnTheGpu.ADeviceWithout*:LinearOnTheGpu.AgreesWithDouble*:AddRmsNormOnTheGpu.ManyRows*"

@@ -32,6 +32,7 @@ def answer(model, count, *split):
     return answer_of(ends_of([start("generate", model, *CPU, *QUESTION, "--json", *split, *place) for place in places(count, free_address())]))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name, splits", [("demo", SPLITS), *((name, SPLITS[:1] + SPLITS[3:4]) for name in MODELS if name != "demo")])
 def test_several_processes_give_the_bits_of_one(name, splits):
     alone = without_times(generate(MODELS[name], *CPU, *QUESTION))
@@ -42,6 +43,7 @@ def test_several_processes_give_the_bits_of_one(name, splits):
 @pytest.mark.parametrize("count, split", [
     (2, ("--tp", 2)), (2, ("--dp", 2)), (2, ("--tp", 4, "--dp", 2)), (4, ("--tp", 4, "--dp", 2)), (4, ("--dp", 4, "--moe-a2a-backend", "low_latency")),
 ])
+@pytest.mark.some(1)
 def test_a_long_prompt_in_chunks_and_many_sequences_too(count, split):
     """With --dp: whose sequences lie in groups of ranks within processes and across them."""
     prompts = [word for i in range(6) for word in ("--prompt-ids", ",".join(str(1 + (7 * i + j) % 200) for j in range(5 + 40 * i)))]

@@ -62,7 +62,7 @@ def test_two_gpus_answer_as_one_does(split):
 @pytest.mark.parametrize("model, ranks, options", [
     ("example", 2, ("--enforce-eager",)), ("example", 2, ("--max-num-seqs", 1)), ("qwen3_moe_bf16", 4, ("--enforce-eager",)),
 ])
-@pytest.mark.some(1)
+@pytest.mark.long
 def test_gpus_in_two_processes_answer_as_one_does(model, ranks, options):
     ends = ends_of([start(*ASKED, "--tp", ranks, *options, *place, gpus=ranks, model=model) for place in places(2, free_address())], timeout=280)
     assert [(code, out == "") for code, out, _ in ends] == [(0, False), (0, True)], ends
@@ -94,6 +94,7 @@ def test_mpirun_starts_processes_with_gpus(ranks, model, gather):
     assert answer_in(out) == answer_alone(model)
 
 
+@pytest.mark.long
 def test_processes_that_see_no_gpus_but_their_own_take_those():
     ends = ends_of([start(*ASKED, "--tp", 2, "--enforce-eager", *place, gpus=1, EMULATED_FIRST_GPU=str(index))
                     for index, place in enumerate(places(2, free_address()))], timeout=280)
@@ -141,7 +142,7 @@ def test_processes_of_two_hosts_are_refused(on_another_host):
         assert (code, out) == (2, "") and "process 1 is on another host than process 0, whose GPUs cannot write its GPUs' memory; --all-reduce nccl joins" in err, err
 
 
-@pytest.mark.some(1)
+@pytest.mark.long
 @pytest.mark.parametrize("gather", [(), BY_NCCL])
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_that_is_killed_or_stopped_is_named(fault, gather):

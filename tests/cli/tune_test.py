@@ -88,6 +88,7 @@ def test_a_table_that_cannot_be_meant_is_refused(table, tmp_path, change, says):
     assert code == 2 and json.loads(file.read_text()) == content, err
 
 
+@pytest.mark.long
 def test_what_is_missing_is_told_at_once(tmp_path):
     code, _, err = run("tune", "demo", *INT8)
     assert code == 2 and "no --output FILE given" in err

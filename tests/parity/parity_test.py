@@ -50,6 +50,7 @@ def test_there_are_cases():
     assert len(CASES) >= 7
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("case", CASES)
 def test_the_judge_accepts_the_reference_and_refuses_a_wrong_one(case, tmp_path):
     reference = [{"case": f"{case}/{p['id']}", "token_ids": p["greedy_ids"], "top_logprobs": p["top"],
@@ -72,12 +73,14 @@ def test_token_ids_give_what_transformers_gives(case, kind, tmp_path):
         assert line["finish_reason"] == "length"
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("case", CASES)
 def test_the_default_is_what_the_config_asks_for(case):
     assert [bits(line) for line in greedy_lines(case)] == \
         [bits(line) for line in greedy_lines(case, "--dtype", "bfloat16", "--kv-cache-dtype", "bfloat16")]
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("case", CASES)
 def test_text_and_messages_give_what_transformers_gives(case, tmp_path):
     lines = generate(PARITY / case, "--prompts", PARITY / case / "prompts_text.jsonl", *GREEDY, *DTYPES["fp32"])
@@ -105,6 +108,7 @@ def test_bits_do_not_depend_on_how_prompts_are_batched(case, kind, way):
     assert [bits(line) for line in lines] == [bits(line) for line in greedy_lines(case, *DTYPES[kind])]
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("number,case", list(enumerate(CASES)), ids=str)
 def test_a_prompt_alone_gives_the_bits_of_the_batch(number, case):
     """Another prompt of each case: with all cases each kind of prompt was alone."""
@@ -148,6 +152,7 @@ def test_another_seed_gives_another_sample():
     assert len({tuple(line["token_ids"]) for line in lines}) == 6
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_past_the_end_token_need_ignore_eos(case):
     """Without --ignore-eos a greedy line ends at the first end-of-text id, which is counted; ids before it are the same."""

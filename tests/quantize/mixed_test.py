@@ -265,7 +265,7 @@ def test_a_gpu_takes_what_is_mixed_and_gives_the_bits_of_the_same_weights_in_bf1
     assert answer_of_emulated_gpu(mixed) == answer_of_emulated_gpu(twin)
 
 
-@pytest.mark.some(1)
+@pytest.mark.long
 @pytest.mark.skipif(not EMULATED.exists(), reason="the emulation of a GPU is not built with sanitizers")
 @pytest.mark.parametrize("case", ["deepseek_v3_bf16", "qwen3_next_bf16"])
 def test_a_gpu_takes_a_scale_a_row_with_the_bits_of_the_same_weights_in_bf16(tmp_path, case):

@@ -14,6 +14,7 @@ def choices(text):
     return {choice["field"]: (choice["value"], choice["from"]) for choice in json.loads(text)["choices"]}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_what_was_asked_for_runs_or_nothing_does(runner):
     code, out, err = run("bench", EXAMPLE, "--input-len", 4, "--output-len", 2, "--concurrency", 1, "--moe-runner", runner, "--json")
@@ -63,6 +64,7 @@ def test_a_library_that_is_as_it_should_be_is_taken(tmp_path):
     assert check["status"] == "ok" and check["found"] == "2.28.9"
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("way", CHANGED)
 def test_a_library_that_changed_is_not_taken_for_the_one_that_was_known(tmp_path, way):
     check = doctor_on(tmp_path, way)
