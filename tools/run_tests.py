@@ -263,8 +263,9 @@ def emulated_model_tests(args):
 
 
 def release_tests(args):
-    """The last part of `make test`, when little else runs."""
-    return run_google_tests("release", tests_of_rooms(), at_once=JOBS, **(EXTENDED_COUNTS if args.extended else {}))
+    # The last part of `make test`, when little else runs.
+    at_once = max(1, JOBS // 2) if args.sanitized or args.extended else JOBS
+    return run_google_tests("release", tests_of_rooms(), at_once=at_once, **(EXTENDED_COUNTS if args.extended else {}))
 
 
 def race_tests(args):
