@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
-from test_selection import EMULATED, EMULATED_MODELS, EMULATION, EXTENDED_COUNTS, LONG_MODELS, SANITIZED, WATCHED
+from test_selection import EMULATED, EMULATION, EXTENDED_COUNTS, SANITIZED, WATCHED
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
@@ -144,7 +144,6 @@ RECIPES = {
     # One extended test asks the server's own program.
     "python": Recipe("release", ("-DNIBBLE_TESTS=ON",), targets=lambda: ["programs_of_tests", "server_test"]),
     "emulation": Recipe("release", ("-DNIBBLE_TESTS=ON",), targets=lambda: [f"{name}_test" for name in EMULATION]),
-    "emulated-models": Recipe("release", ("-DNIBBLE_TESTS=ON",), targets=lambda: [f"{EMULATED_MODELS}_test"]),
     "release": Recipe("release", ("-DNIBBLE_TESTS=ON",), targets=lambda: [f"{name}_test" for name in tests_of_rooms()]),
     "benchmarks": Recipe("release", ("-DNIBBLE_BENCHMARKS=ON",), targets=lambda: ["benchmarks"]),
     # Instrumented copies of some of it, which nothing else needs.
@@ -255,11 +254,6 @@ def run_google_tests(preset, names=None, timeout=600, selections=None, label="fa
 
 def emulation_tests(args):
     return run_google_tests("release", EMULATION, timeout=1800, selections=None if args.extended else EMULATED)
-
-
-def emulated_model_tests(args):
-    selections = {EMULATED_MODELS: EMULATED[EMULATED_MODELS] + LONG_MODELS}
-    return run_google_tests("release", (EMULATED_MODELS,), timeout=1800, selections=selections)
 
 
 def release_tests(args):
@@ -440,7 +434,6 @@ PARTS = {
     "format": format_check,
     "device-record": device_record,
     "emulation": emulation_tests,
-    "emulated-models": emulated_model_tests,
     "release": release_tests,
     "races": race_tests,
     "bundle": bundle,
@@ -455,8 +448,8 @@ PARTS = {
     "bare-roots": bare_roots,
 }
 CHECK = ("layers", "format", "release", "emulation")
-EXTENDED = tuple(name for name in PARTS if name not in ("threads", "emulated-models"))  # selections of tsan and emulation
-TEST = ("layers", "format", "device-record", "python", "emulated-models", "release")
+EXTENDED = tuple(name for name in PARTS if name != "threads")  # which is a selection of tsan
+TEST = ("layers", "format", "device-record", "python", "release")
 SANITIZED_TEST = ("layers", "format", "device-record", "emulation", "release", "races", "threads", "bundle", "python", "benchmarks", "fuzz")
 # These tests wait more than they compute, and do so beside the others in `make test`. What else CI and the extended run do
 # would leave a step of the emulated GPU too little of two CPUs.
