@@ -2,7 +2,7 @@
 #
 #   make                build/release/nibble
 #   make demo           install what is missing, build, and hear a story; STORY="..." SEED=n TEMPERATURE=t ask for another
-#   make test           install what is missing, build and run the tests (about 20 minutes on 2 cores)
+#   make test           install what is missing, build and run the tests (about 15 minutes on 2 cores)
 #   make test-sanitized the same, and with sanitizers, watched kernels and fuzzers, as CI runs it (as long again)
 #   make test-extended  what takes longer, with its results in docs/internals/test-extended.md
 #   make check          the inner loop: build what changed, fast tests, format, layers

@@ -247,6 +247,7 @@ def expected_messages(encoding, ids, role):
              "content_type": m.content_type or "", "content": shown("".join(c.text for c in m.content))} for m in parser.messages]
 
 
+@pytest.mark.long
 def test_streams_are_read_alike(encoding):
     cases = []
     for seed in range(1500):

@@ -37,6 +37,7 @@ SANITIZER_ENVIRONMENT = {
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
 LONGEST_GROUP = "reliability"  # of Python tests, a folder each; it begins first
+LONGEST_ROOM = "engine"  # of C++ tests, likewise
 NOTHING_CHOSEN = 5  # pytest's exit code where all tests of a folder are the extended run's
 
 
@@ -240,6 +241,7 @@ def run_google_test(preset, name, command, timeout, selection, **environment):
 
 def run_google_tests(preset, names=None, timeout=600, selections=None, label="fast", at_once=max(1, JOBS // 2), **environment):
     tests = [test for test in ctest_commands(preset, label) if names is None or test[0] in names]
+    tests.sort(key=lambda test: test[0] != LONGEST_ROOM)
     outcome = Outcome()
     if not tests:
         outcome.failed.append(f"{preset}: no C++ tests are registered")

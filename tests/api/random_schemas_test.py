@@ -114,6 +114,7 @@ def check_many(server, numbers):
     assert outcomes.count("refused") < len(outcomes) / 10, outcomes
 
 
+@pytest.mark.long
 def test_answers_are_valid(server):
     check_many(server, range(50))
 

@@ -38,6 +38,7 @@ def with_value(table, value, file):
     return file
 
 
+@pytest.mark.long
 def test_it_measures_every_value_and_says_for_what(table):
     content = json.loads(table.read_text())
     assert content["format"] == "nibble tuning table 1" and "by nibble 0." in content["made"]

@@ -140,6 +140,7 @@ def test_a_run_goes_on_from_what_is_done_and_refuses_other_options(slow, tmp_pat
     assert not (tmp_path / ".out.quantizing").exists()
 
 
+@pytest.mark.long
 def test_restart_throws_away_what_was_done(slow, tmp_path):
     out = tmp_path / "out"
     process = start(slow, out, "--format", "mxfp8", "--scale-search", "--threads", "1")

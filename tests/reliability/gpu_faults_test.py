@@ -192,6 +192,7 @@ def test_a_request_that_twice_ends_the_gpus_engine_is_not_tried_again(gpu_withou
     assert answer.status == 403 and answer.json()["error"]["code"] == "request_ends_engine"
 
 
+@pytest.mark.long
 def test_a_gpu_whose_memory_is_still_taken_is_tried_again(gpu_without_graphs):
     """A dead engine's memory may be given back late: the next one then finds none, says so, and another one is started."""
     with asked(gpu_without_graphs, gpu_without_graphs.body()):
