@@ -1,9 +1,12 @@
-"""Several processes that share the ranks of a CPU, as tests start them."""
+"""Several processes that share ranks, as tests start them."""
 import contextlib
 import socket
 import subprocess
 
 from nibble_program import BINARY, environment
+
+# On the emulation NCCL is a part of the program, which no gate finds as a file.
+BY_NCCL = ("--all-reduce", "nccl", "--override-gates", "nccl")
 
 
 def free_address():

@@ -11,15 +11,13 @@ import time
 import pytest
 
 from nibble_program import BINARY, PARITY
-from processes import ends_of, free_address, places
+from processes import BY_NCCL, ends_of, free_address, places
 
 EMULATED = BINARY.with_name("nibble_emulated")
 pytestmark = pytest.mark.skipif(not EMULATED.exists(), reason="the emulation of a GPU is not built with sanitizers")
 LIMITS = ("--max-model-len", 256, "--max-num-seqs", 2, "--max-num-batched-tokens", 64, "--kv-cache-tokens", 1024)
 
 
-# The emulation's own, which no file has.
-BY_NCCL = ("--all-reduce", "nccl", "--override-gates", "nccl")
 ASKED = ("--prompt-ids", "3,77,120,9,45,200", "--temperature", 0.7, "--seed", 3, "--ignore-eos", "--max-tokens", 4, "--logprobs", 2, "--json")
 
 

@@ -13,12 +13,11 @@ import pytest
 
 from gpu_rank_faults_test import PHASES, PROGRAM, SMALL, WAIT, all_are_told, kill_the_engine, pytestmark, serves_again, steps, streams_of  # noqa: F401 - pytestmark is for pytest
 from nibble_program import PARITY
-from processes import free_address, places
+from processes import BY_NCCL, free_address, places
 from rank_faults_test import StoppedThread, health, read_until, seconds
 from watched_server import Server, eventually
 
 ON_TWO = {"model": PARITY / "example", "program": PROGRAM, "EMULATED_GPUS": 2, "EMULATED_NCCL_DEADLINE_MS": 2500}
-BY_NCCL = ("--all-reduce", "nccl", "--override-gates", "nccl")
 
 
 def follower_of(address, gather):
