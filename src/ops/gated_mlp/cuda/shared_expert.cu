@@ -98,17 +98,26 @@ struct Strands<BlockMatrices<Codes>> {
       for (int sum = 0; sum < 4; ++sum) sums[i][sum] = of_one[0][sum];
     }
   }
+  // Of up to most_parts parts lane i has those of i and of i + 32, asked for together before they are needed.
   struct Factors {
-    const BlockFactors* at;
-    __device__ __forceinline__ float of(int part, int sum) const {
-      return sum < 2 ? at[part].even : at[part].odd;
+    float mine[2] = {1, 1};
+    __device__ __forceinline__ float of(int part) const {
+      return __shfl_sync(0xffffffffu, part < 32 ? mine[0] : mine[1], part % 32);
     }
   };
-  __device__ __forceinline__ Factors out_factors(int strand) const {
-    return {matrix.factors + static_cast<std::size_t>(strand) * matrix.shape.scale_blocks()};
+  __device__ __forceinline__ Factors out_factors(int strand, int sum) const {
+    const int parts = matrix.shape.scale_blocks(), lane = static_cast<int>(threadIdx.x) % 32;
+    const float* const at = reinterpret_cast<const float*>(
+        matrix.factors + static_cast<std::size_t>(strand) * static_cast<std::size_t>(parts));
+    Factors factors;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (const int part = lane + 32 * i; part < parts) factors.mine[i] = at[2 * part + sum / 2];
+    }
+    return factors;
   }
-  __device__ __forceinline__ Factors unit_factors(int unit, int up, int of_two) const {
-    return out_factors(unit + of_two * (up / block_granule_rows));
+  __device__ __forceinline__ Factors unit_factors(int unit, int up, int of_two, int sum) const {
+    return out_factors(unit + of_two * (up / block_granule_rows), sum);
   }
   __device__ __forceinline__ static float add(float total, float sum, int, float factor) {
     return block_products::add_block<Codes>(total, sum, factor);
@@ -123,6 +132,7 @@ using namespace strands;
 
 constexpr int shared_registers = 112;  // of a thread, at most
 constexpr std::size_t most_found = 64 * 1024;
+constexpr int most_parts = 64;
 // Of more bytes launches of their own, which have rings, are sooner done than loads straight to registers: 88
 // MB of one row in bfloat16, 19 MB of eight rows.
 constexpr std::size_t most_weights(int rows) { return std::size_t{rows == 1 ? 20u : 8u} << 20; }
@@ -153,15 +163,20 @@ __device__ __forceinline__ void make_unit(const SharedParams<Matrix>& params, in
   typename Of::Strand strands[Of::a_unit];
 #pragma unroll
   for (int i = 0; i < Of::a_unit; ++i) strands[i] = of.unit_strand(unit, params.up, i);
-  find(of, strands, params.x, found);
-  __syncthreads();  // all parts' sums are there
   // Of one strand sums 0 and 1 are gates and the others ups, or all four of each of two.
   const int sum = ptx::warp_of_block();
   constexpr int of_gates = 2 * Of::a_unit;
+  typename Of::Factors of_gate, of_up;
   if (sum < of_gates) {
-    const float gate = total_of(of, of.unit_factors(unit, params.up, 0), found, sum);
-    const float up = Of::a_unit == 1 ? total_of(of, of.unit_factors(unit, params.up, 0), found, sum + 2)
-                                     : total_of(of, of.unit_factors(unit, params.up, 1), found + parts, sum);
+    of_gate = of.unit_factors(unit, params.up, 0, sum);
+    of_up = of.unit_factors(unit, params.up, Of::a_unit - 1, sum);
+  }
+  find(of, strands, params.x, found);
+  __syncthreads();  // all parts' sums are there
+  if (sum < of_gates) {
+    const float gate = total_of(of, of_gate, found, sum);
+    const float up =
+        Of::a_unit == 1 ? total_of(of, of_up, found, sum + 2) : total_of(of, of_up, found + parts, sum);
     const int row = lane % 4 * 2 + sum % 2;
     const int column = unit * Of::unit_columns + (Of::a_unit == 1 ? lane / 4 : Of::out_row(0, lane / 4, sum));
     const std::uint32_t pair = ptx::pack_bf16x2(gated_on_device(gate, up, params.unit), 0.0f);
@@ -184,8 +199,7 @@ __device__ __forceinline__ void make_share(const SharedParams<Matrix>& params, F
   const int sum = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane % 4 * 2 + sum;
   if (sum < 2 && lane < 4 && row < params.rows) {
-    const float logit =
-        given ? total_of(params.share, Strands<DenseTiles>::out_factors(0), found, sum) : 0.0f;
+    const float logit = given ? total_of(params.share, Strands<DenseTiles>::Factors{}, found, sum) : 0.0f;
     if (params.logits != nullptr) params.logits[row] = logit;
     if (row == 0 && params.weight != nullptr) {
       *params.weight = given ? 1.0f / (1.0f + fixed_exp(-logit)) : 1.0f;
@@ -200,11 +214,13 @@ __device__ __forceinline__ void make_out(const SharedParams<Matrix>& params, int
   using Of = Strands<Matrix>;
   const Of& of = params.down;
   const typename Of::Strand strands[1] = {of.out_strand(strand)};
+  const int sum = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
+  typename Of::Factors factors;
+  if (sum < 4) factors = of.out_factors(strand, sum);
   find(of, strands, params.activations, found);
   __syncthreads();  // all parts' sums are there
-  const int sum = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   if (sum < 4) {
-    const float total = total_of(of, of.out_factors(strand), found, sum);
+    const float total = total_of(of, factors, found, sum);
     const int row = lane % 4 * 2 + sum % 2, column = of.out_row(strand, lane / 4, sum);
     if (row < params.rows && column < params.hidden)
       params.out[static_cast<std::size_t>(row) * static_cast<std::size_t>(params.hidden) +
@@ -302,6 +318,8 @@ bool shared_expert_takes(const SharedExpertMatrix& gate_up, const SharedExpertMa
       [&]<class Matrix>(const Matrix& of_gates) {
         const Matrix& of_outputs = std::get<Matrix>(down);
         return found_bytes(of_gates, of_outputs) <= most_found &&
+               Strands<Matrix>::parts(of_gates) <= most_parts &&
+               Strands<Matrix>::parts(of_outputs) <= most_parts &&
                of_gates.shape.bytes() + of_outputs.shape.bytes() <= most_weights(rows);
       },
       gate_up);

@@ -78,12 +78,12 @@ struct Strands<DenseTiles> {
       }
     }
   }
-  // The factors of a strand's parts, of which tiles have none.
+  // The factors of a strand's parts in one of their four sums, of which tiles have none. By whole warps.
   struct Factors {
-    __device__ __forceinline__ float of(int, int) const { return 1; }
+    __device__ __forceinline__ float of(int) const { return 1; }
   };
-  __device__ __forceinline__ static Factors unit_factors(int, int, int) { return {}; }
-  __device__ __forceinline__ static Factors out_factors(int) { return {}; }
+  __device__ __forceinline__ static Factors unit_factors(int, int, int, int) { return {}; }
+  __device__ __forceinline__ static Factors out_factors(int, int) { return {}; }
   __device__ __forceinline__ static float add(float total, float sum, int part, float) {
     return part == 0 ? sum : total + sum;
   }
@@ -109,6 +109,7 @@ __device__ __forceinline__ void find(const Strands<Matrix>& of, const Strand (&s
   }
 }
 
+// By whole warps: the total of one of a strand's four sums.
 template <class Matrix, class Factors>
 __device__ __forceinline__ float total_of(const Strands<Matrix>& of, const Factors& factors, Found found,
                                           int sum) {
@@ -116,7 +117,7 @@ __device__ __forceinline__ float total_of(const Strands<Matrix>& of, const Facto
   float total = 0;
 #pragma unroll 4
   for (int part = 0; part < parts; ++part)
-    total = of.add(total, found[part][sum][lane], part, factors.of(part, sum));
+    total = of.add(total, found[part][sum][lane], part, factors.of(part));
   return total;
 }
 

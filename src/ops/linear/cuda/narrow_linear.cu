@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(threads) narrow_linear(const __grid_constant__
   __syncthreads();  // all parts' sums are there
   const int sum = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   if (sum < 4) {
-    const float total = total_of(of, of.out_factors(strand), found, sum);
+    const float total = total_of(of, of.out_factors(strand, sum), found, sum);
     const int row = lane % 4 * 2 + sum % 2, column = of.out_row(strand, lane / 4, sum);
     if (row < args.x.tokens && column < args.weight.shape.rows) args.y[row * args.y_stride + column] = total;
   }
