@@ -352,8 +352,9 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
     if (between) NIBBLE_RETURN_IF_ERROR(block_moe_cuda(*blocks, args, stream));
     return unadded(residual, places, stream);
   }
-  NIBBLE_ASSIGN(const PendingSum sum,
+  NIBBLE_ASSIGN(PendingSum sum,
                 run_granules(std::get<MoeCudaWeights>(weights.experts), residual, places, stream));
+  sum.experts.crowded = part_.alone() && slots > moe_fewest_slots;
   NIBBLE_RETURN_IF_ERROR(beside());
   return sum;
 }

@@ -145,7 +145,7 @@ static_assert(shared_bytes(most_choices) <= 47 * 1024);  // that a block has wit
 bool clusters_norm(const AddRmsNormCudaArgs& args) {
   const int columns =
       std::max(DenseShape{0, args.hidden}.padded_cols(), args.out == nullptr ? 0 : args.out_stride);
-  return args.experts.products != nullptr && args.rows * args.experts.top_k <= cluster_norm_slots &&
+  return args.experts.products != nullptr && !args.experts.crowded && args.rows <= cluster_norm_rows &&
          columns <= norm_passes * norm_pass_columns && args.experts.top_k <= most_choices;
 }
 

@@ -5,11 +5,11 @@
 
 namespace nibble {
 
-// Of so many choices at most: the expert layer of more has eight teams, which leave no shared memory for such
-// a block. It then begins once they have ended: with 12 and 16 sequences gpt-oss-120b made 2 % less that way.
-inline constexpr int cluster_norm_slots = 32;
+inline constexpr int cluster_norm_rows = 8;
 
-// Whether it is one of few rows after experts, none of whose threads has more than one lane's columns.
+// Whether it is one of few rows after experts that left room for it, none of whose threads has more than one
+// lane's columns. Where there is no room such a block begins when the experts have ended, and a block a row
+// is sooner done: 4.0 us a layer instead of 8.3 behind 8 rows of 8 choices each.
 bool clusters_norm(const AddRmsNormCudaArgs& args);
 void launch_cluster_norm(const AddRmsNormCudaArgs& args, cudaStream_t stream);
 

@@ -23,6 +23,7 @@ struct ExpertParts {
   const std::int32_t* expert_ids = nullptr;  // [rows, top_k]; -1: none
   const float* expert_weights = nullptr;     // [rows, top_k]
   int top_k = 0;
+  bool crowded = false;  // the launch that makes them leaves no shared memory to blocks of the next one
 };
 
 // All pointers are to device memory.
