@@ -33,12 +33,16 @@ MlpFormats formats_of(const ModelConfig& config, std::int64_t layer) {
   return formats;
 }
 
-// `own` of so many columns.
+// Outputs of the product with gates and ups that are there for a share's logit: rows come in fours.
+constexpr std::int64_t share_rows = 4;
+
+// `own` of so many columns; behind: rows of gate_up behind the ups.
 MlpWeights lay_out_mlp(const ModelConfig& config, std::int64_t layer, const Run& own, std::int64_t width,
-                       DeviceArena& arena) {
+                       std::int64_t behind, DeviceArena& arena) {
   const MlpFormats formats = formats_of(config, layer);
   const std::int64_t up = stacked_row(formats.gate, own.count);
-  return {.gate_up = DeviceMatrix::lay_out(arena, formats.gate, up + own.count, config.hidden_size),
+  const std::int64_t rows = up + (behind > 0 ? up + behind : own.count);
+  return {.gate_up = DeviceMatrix::lay_out(arena, formats.gate, rows, config.hidden_size),
           .down = DeviceMatrix::lay_out(arena, formats.down, config.hidden_size, width),
           .width = static_cast<int>(own.count),
           .up = static_cast<int>(up),
@@ -87,13 +91,22 @@ Status check_format(const Weight& weight, TensorFormat of_gate) {
 DenseLayerWeights lay_out_dense_layer(const ModelConfig& config, const CudaPart& part, std::int64_t layer,
                                       DeviceArena& arena) {
   return {.norm = arena.take<Bf16>(size(config.hidden_size)),
-          .mlp = lay_out_mlp(config, layer, part.dense_columns, config.dense_width, arena)};
+          .mlp = lay_out_mlp(config, layer, part.dense_columns, config.dense_width, 0, arena)};
 }
 
 SharedExpertWeights lay_out_shared_expert(const ModelConfig& config, std::int64_t layer, DeviceArena& arena) {
-  SharedExpertWeights weights{
-      .mlp = lay_out_mlp(config, layer, {0, config.shared_width}, config.shared_width, arena)};
-  if (config.shared_expert_gate) weights.share = lay_out_tiles(arena, 1, config.hidden_size);
+  const bool has_share = config.shared_expert_gate;
+  const bool beside = has_share && formats_of(config, layer).gate == TensorFormat::bf16;
+  SharedExpertWeights weights{.mlp = lay_out_mlp(config, layer, {0, config.shared_width}, config.shared_width,
+                                                 beside ? share_rows : 0, arena)};
+  if (beside) {
+    const DenseTiles& of = weights.mlp.gate_up.tiles;
+    weights.share_row = 2 * weights.mlp.up;
+    weights.share = DenseTiles{of.data + size(weights.share_row / dense_tile_rows) * of.shape.tile_bytes(),
+                               {1, of.shape.cols}};
+  } else if (has_share) {
+    weights.share = lay_out_tiles(arena, 1, config.hidden_size);
+  }
   return weights;
 }
 
@@ -138,7 +151,8 @@ MlpBlock::MlpBlock(const ModelConfig& config, const CudaForwardLimits& limits, c
   const std::int64_t width = std::max(dense ? place.part.dense_columns.count : 0, config.shared_width);
   rows_at_once_ = mlp_rows_at_once(limits.rows, width);
   const std::size_t rows = size(rows_at_once_);
-  gate_up_ = arena.take<float>(rows * size(stacked_row(TensorFormat::bf16, width) + width));
+  gate_up_ = arena.take<float>(
+      rows * size(2 * stacked_row(TensorFormat::bf16, width) + (config.shared_expert_gate ? share_rows : 0)));
   if (dense) {
     dense_down_.emplace(GatheredProduct::Shape{.rows = place.part.alone() ? rows_at_once_ : limits.rows,
                                                .columns = place.part.dense_columns,
@@ -237,7 +251,8 @@ Result<PendingSum> MlpBlock::add_shared(const SharedExpertWeights& weights, cons
       NIBBLE_RETURN_IF_ERROR(gate_rows(weights.mlp, first, count, activations_, stream));
       NIBBLE_RETURN_IF_ERROR(multiply(stream_, weights.mlp.down, {activations_, count}, shared_, stream));
     }
-    if (weights.share && !few) {
+    const bool beside = !few && weights.share_row > 0;
+    if (weights.share && !few && !beside) {
       NIBBLE_RETURN_IF_ERROR(linear_cuda({.x = tiles_from(stream_.normed_tiles, first, count, stream_.hidden),
                                           .weight = *weights.share,
                                           .y = logits_,
@@ -246,7 +261,10 @@ Result<PendingSum> MlpBlock::add_shared(const SharedExpertWeights& weights, cons
                                          stream));
     }
     AddSharedCudaArgs args{.shared = shared_,
-                           .logits = weights.share ? logits_ : nullptr,
+                           .logits = beside          ? gate_up_ + weights.share_row
+                                     : weights.share ? logits_
+                                                     : nullptr,
+                           .logit_stride = beside ? weights.mlp.gate_up.rows() : 1,
                            .out = stream_.delta + at,
                            .rows = count,
                            .hidden = stream_.hidden};

@@ -31,6 +31,8 @@ struct DenseLayerWeights {
 struct SharedExpertWeights {
   MlpWeights mlp;
   std::optional<DenseTiles> share;  // [1, hidden]: the logit of a row's share; none: shares of 1
+  // Where it lies in gate_up, whose product then makes the logits too; 0: it lies apart.
+  int share_row = 0;
 };
 
 DenseLayerWeights lay_out_dense_layer(const ModelConfig& config, const CudaPart& part, std::int64_t layer,

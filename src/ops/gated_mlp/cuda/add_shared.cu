@@ -12,23 +12,37 @@ namespace {
 
 constexpr int add_threads = 128;
 
+// Choices whose loads are under way together: of few rows all, since memory is waited for once then, of many
+// as many as leave registers for more rows.
+constexpr int few_rows_choices = 8, many_rows_choices = 4, few_rows = 256;
+
+// Products are asked for without looking first which there are.
+template <int choices_at_once>
 __device__ __forceinline__ float4 of_experts(const ExpertParts& experts, int row, int column, int hidden) {
   ExpertSum<float4> sum;
-#pragma unroll 4
-  for (int i = 0; i < experts.top_k; ++i) {
-    const std::size_t slot =
-        static_cast<std::size_t>(row) * static_cast<std::size_t>(experts.top_k) + static_cast<std::size_t>(i);
-    const std::int32_t expert = experts.expert_ids[slot];
-    float4 product{};  // of no expert there may be none
-    if (expert >= 0) {
-      product = *reinterpret_cast<const float4*>(experts.products + slot * static_cast<std::size_t>(hidden) +
-                                                 column);
+#pragma unroll 1
+  for (int first = 0; first < experts.top_k; first += choices_at_once) {
+    std::int32_t ids[choices_at_once];
+    float weights[choices_at_once] = {};
+    float4 products[choices_at_once] = {};
+#pragma unroll
+    for (int i = 0; i < choices_at_once; ++i) {
+      ids[i] = -1;
+      if (first + i >= experts.top_k) continue;
+      const std::size_t slot = static_cast<std::size_t>(row) * static_cast<std::size_t>(experts.top_k) +
+                               static_cast<std::size_t>(first + i);
+      ids[i] = experts.expert_ids[slot];
+      weights[i] = experts.expert_weights[slot];
+      products[i] = *reinterpret_cast<const float4*>(experts.products +
+                                                     slot * static_cast<std::size_t>(hidden) + column);
     }
-    sum.add_product(expert, experts.expert_weights[slot], product);
+#pragma unroll
+    for (int i = 0; i < choices_at_once; ++i) sum.add_product(ids[i], weights[i], products[i]);
   }
   return sum.sum;
 }
 
+template <int choices_at_once>
 __global__ void __launch_bounds__(add_threads) add_shared(const __grid_constant__ AddSharedCudaArgs args) {
   const int fours = args.hidden / 4;
   const int at = static_cast<int>(blockIdx.x) * add_threads + static_cast<int>(threadIdx.x);
@@ -39,9 +53,13 @@ __global__ void __launch_bounds__(add_threads) add_shared(const __grid_constant_
   const std::size_t place = static_cast<std::size_t>(row) * static_cast<std::size_t>(args.hidden) +
                             static_cast<std::size_t>(column);
   const float4 shared = *reinterpret_cast<const float4*>(args.shared + place);
-  const float4 routed = args.routed != nullptr ? *reinterpret_cast<const float4*>(args.routed + place)
-                                               : of_experts(args.experts, row, column, args.hidden);
-  const float share = args.logits == nullptr ? 1.0f : 1.0f / (1.0f + fixed_exp(-args.logits[row]));
+  const float4 routed = args.routed != nullptr
+                            ? *reinterpret_cast<const float4*>(args.routed + place)
+                            : of_experts<choices_at_once>(args.experts, row, column, args.hidden);
+  const float share =
+      args.logits == nullptr
+          ? 1.0f
+          : 1.0f / (1.0f + fixed_exp(-args.logits[static_cast<std::size_t>(row) * args.logit_stride]));
   *reinterpret_cast<float4*>(args.out + place) = add(routed, times(shared, share));
 }
 
@@ -61,7 +79,7 @@ Status add_shared_cuda(const AddSharedCudaArgs& args, cudaStream_t stream) {
                  .stream = stream,
                  .overlaps = true,
                  .share = share_of(args.rows)},
-                add_shared, args);
+                args.rows <= few_rows ? add_shared<few_rows_choices> : add_shared<many_rows_choices>, args);
   return {};
 }
 

@@ -33,8 +33,9 @@ struct AddSharedCudaArgs {
   const float* routed = nullptr;  // [rows, hidden]
   ExpertParts experts;
   const float* shared = nullptr;  // [rows, hidden]
-  const float* logits = nullptr;  // [rows]; null: shares of 1
-  float* out = nullptr;           // [rows, hidden]
+  const float* logits = nullptr;  // [rows], each logit_stride behind the one before; null: shares of 1
+  int logit_stride = 1;
+  float* out = nullptr;  // [rows, hidden]
   int rows = 0;
   int hidden = 0;  // a multiple of 4
 };

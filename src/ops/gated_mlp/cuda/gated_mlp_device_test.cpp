@@ -1,6 +1,7 @@
 // On a GPU, or on its emulation: a feed-forward's unit and a shared expert's sum against the CPU's.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -50,13 +51,16 @@ TEST_F(GatedMlpOnTheGpu, TheSharedExpertsSumHasTheCpusBits) {
   std::mt19937 random(2);
   ThreadPool threads(1);
   OpContext context{.threads = threads};
-  const int rows = 5, hidden = 72, top_k = 3;
+  const int rows = 5, hidden = 72, top_k = 11, apart = 3;  // more choices than are added at a time
   const std::size_t values = static_cast<std::size_t>(rows * hidden);
   const std::vector<float> shared = random_floats(random, values), logits = random_floats(random, rows, 4.0f),
                            products = random_floats(random, values * top_k),
                            weights = random_floats(random, static_cast<std::size_t>(rows * top_k));
   std::vector<std::int32_t> ids(static_cast<std::size_t>(rows * top_k), 1);
-  ids[4] = ids[6] = ids[7] = ids[8] = -1;  // one of a row, and all of the next
+  ids[top_k + 1] = ids[top_k + 9] = -1;
+  std::fill_n(ids.begin() + 2 * top_k, top_k, -1);
+  std::vector<float> logits_apart(static_cast<std::size_t>(rows * apart));
+  for (std::size_t row = 0; row < logits.size(); ++row) logits_apart[row * apart] = logits[row];
   std::vector<float> routed(values);
   for (std::size_t i = 0; i < values; ++i) {
     const std::size_t row = i / static_cast<std::size_t>(hidden),
@@ -71,7 +75,8 @@ TEST_F(GatedMlpOnTheGpu, TheSharedExpertsSumHasTheCpusBits) {
   }
   DeviceBuffer device_shared = on_device(shared), device_logits = on_device(logits),
                device_products = on_device(products), device_weights = on_device(weights),
-               device_ids = on_device(ids), device_routed = on_device(routed);
+               device_ids = on_device(ids), device_routed = on_device(routed),
+               device_logits_apart = on_device(logits_apart);
   for (const bool shares : {false, true}) {
     std::vector<float> expected = routed;
     add_shared(context, {.sum = expected.data(),
@@ -91,6 +96,7 @@ TEST_F(GatedMlpOnTheGpu, TheSharedExpertsSumHasTheCpusBits) {
                         device_weights.as<float>(), top_k};
       } else {
         args.routed = device_routed.as<float>();
+        if (shares) args.logits = device_logits_apart.as<float>(), args.logit_stride = apart;
       }
       const Status status = add_shared_cuda(args, nullptr);
       ASSERT_TRUE(status.ok()) << status.message();
