@@ -27,7 +27,8 @@ def test_every_family_of_kernels_is_held_to_its_reference(checks):
         assert all(check["status"] == status for check in checks[name]), checks[name]
         return [check["found"] for check in checks[name]]
 
-    for name in ("sm90_bf16_linear", "sm90_bf16_linear, q, k and v", "sm90_mxfp4", "sm90_attention", "sm90_attention, fp8",
+    for name in ("sm90_bf16_linear", "sm90_bf16_linear, q, k and v", "sm90_mxfp4", "sm90_nvfp4", "sm90_int4",
+                 "sm90_blocks, rounded to fp8", "latent_attention", "gated_delta", "sm90_attention", "sm90_attention, fp8",
                  "sm90_blocks, fp8", "sm90_blocks, nvfp4", "sm90_blocks, experts in fp8", "sm90_blocks, experts in bf16"):
         assert all("near double precision" in each for each in found(name)), checks[name]
     for name in ("add_rms_norm", "route_top_k", "embedding", "sample"):

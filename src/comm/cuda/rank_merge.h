@@ -33,7 +33,6 @@ class RankMerge {
   Status join(const NcclId& id, cudaStream_t stream);
 
   int rank() const { return rank_; }
-  int ranks() const { return ranks_; }
   // Queues a merge of so many bytes, a multiple of 4. All ranks queue the same ones in the same order, on one
   // stream each.
   Status merge(void* words, std::size_t bytes, cudaStream_t stream) const;

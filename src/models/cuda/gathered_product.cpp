@@ -11,7 +11,6 @@ namespace nibble {
 GatheredProduct::GatheredProduct(const Shape& shape, const DecoderStream& stream, CudaPlace& place,
                                  DeviceArena& arena)
     : stream_(stream),
-      room_(place.room),
       first_column_(static_cast<int>(shape.columns.begin)),
       columns_(static_cast<int>(shape.columns.count)),
       all_columns_(shape.all_columns) {
@@ -53,7 +52,7 @@ Status GatheredProduct::gather(int rows, const RankRows& own, cudaStream_t strea
   }
   if (windows_ != nullptr && rows <= gather_few_tokens) {
     stream_.count(LaunchKind::gather_tokens);
-    return gather_tokens_cuda(*room_,
+    return gather_tokens_cuda(*stream_.room,
                               {.from = own_,
                                .to = gathered_,
                                .windows = windows_,
@@ -63,7 +62,7 @@ Status GatheredProduct::gather(int rows, const RankRows& own, cudaStream_t strea
                               stream);
   }
   stream_.count(LaunchKind::gather_columns);
-  return gather_columns_cuda(*room_,
+  return gather_columns_cuda(*stream_.room,
                              {.from = own_,
                               .from_stride = bytes_of(columns_),
                               .to = gathered_ + bytes_of(first_column_),
@@ -77,9 +76,9 @@ Status GatheredProduct::gather(int rows, const RankRows& own, cudaStream_t strea
 Status GatheredProduct::multiply(const Factors& factors, int rows, const RankRows& own, float* y,
                                  cudaStream_t stream) const {
   const DeviceMatrix& weight = factors.weight;
-  if (sums_ != nullptr && room_ != nullptr && rows <= peer_linear_tokens && !weight.blocks) {
+  if (sums_ != nullptr && stream_.room != nullptr && rows <= peer_linear_tokens && !weight.blocks) {
     stream_.count(LaunchKind::gather_sums);
-    return peer_linear_cuda(*room_,
+    return peer_linear_cuda(*stream_.room,
                             {.x = {own_, rows},
                              .weight = weight.tiles,
                              .bias = factors.bias,

@@ -48,7 +48,6 @@ class GatheredProduct {
   Status gather(int rows, const RankRows& own, cudaStream_t stream) const;
 
   DecoderStream stream_;
-  const PeerRoom* room_;  // null: this rank is alone, or has a merge
   int first_column_, columns_, all_columns_;
   std::uint8_t* own_;                // token tiles of columns_
   std::uint8_t* gathered_;           // of all_columns_; own_ where this rank is alone

@@ -1,5 +1,5 @@
 // Kernels of matrices in blocks (ops/linear/cuda/block_matrices.h): dense products in FP8 and NVFP4, and
-// experts in FP8 and bfloat16, for few rows and for many.
+// experts in FP8 and bfloat16, for few rows and for many; and products of rows that are rounded to FP8.
 #include <cstring>
 #include <span>
 #include <string>
@@ -231,6 +231,50 @@ Result<std::string> check_fp8_linear() {
     if (!found.empty()) return found;
   }
   return std::string();
+}
+
+Result<std::string> check_rounded_linear() {
+  constexpr int tokens = 37, rows = 144, cols = 336;
+  Numbers numbers;
+  NIBBLE_ASSIGN(Matrices<E4m3Codes> matrix,
+                matrices(numbers, 1, BlockShape<E4m3Codes>{rows, cols}, ColumnOrder::steps, ScalesOf::tiles));
+  const std::vector<Bf16> x = numbers.list(tokens * cols);
+  NIBBLE_ASSIGN(DeviceBuffer plain, on_device(x));
+  NIBBLE_ASSIGN(DeviceBuffer tiles, zeroed(DenseShape{0, cols}.token_bytes(tokens)));
+  NIBBLE_ASSIGN(DeviceBuffer codes, zeroed(static_cast<std::size_t>(tokens * rounded_row_bytes(cols))));
+  NIBBLE_ASSIGN(DeviceBuffer scales, zeroed(tokens * sizeof(float)));
+  NIBBLE_RETURN_IF_ERROR(
+      pack_tokens_cuda(plain.as<Bf16>(), tokens, cols, cols, tiles.as<std::uint8_t>(), nullptr));
+  const auto multiplied = [&](int count) -> Result<std::vector<float>> {
+    std::vector<float> found(static_cast<std::size_t>(count * rows));
+    NIBBLE_ASSIGN(DeviceBuffer y, zeroed(found.size() * sizeof(float)));
+    NIBBLE_RETURN_IF_ERROR(block_linear_cuda(
+        BlockLinearCudaArgs<E4m3Codes>{.x = {tiles.as<std::uint8_t>(), count},
+                                       .weight = matrix.view(),
+                                       .y = y.as<float>(),
+                                       .y_stride = rows,
+                                       .rounding = {codes.as<std::uint8_t>(), scales.as<float>()}},
+        nullptr));
+    y.copy_to(std::span(found));
+    return found;
+  };
+  NIBBLE_ASSIGN(const std::vector<float> all, multiplied(tokens));
+  NIBBLE_ASSIGN(const std::vector<float> some, multiplied(5));
+  if (std::memcmp(some.data(), all.data(), some.size() * sizeof(float)) != 0)
+    return std::string("other bits among few rows than among many");
+  std::vector<double> expected;
+  std::vector<float> compared;
+  for (int token = 0; token < tokens; token += 9) {
+    std::vector<float> row_of_x, rounded(cols);
+    for (int col = 0; col < cols; ++col)
+      row_of_x.push_back(x[static_cast<std::size_t>(token * cols + col)].to_float());
+    round_to_e4m3(row_of_x, e4m3_row_factor(row_of_x), rounded.data());
+    for (int row = 0; row < rows; ++row) {
+      expected.push_back(matrix.product(0, row, rounded.data()));
+      compared.push_back(all[static_cast<std::size_t>(token * rows + row)]);
+    }
+  }
+  return is_near(expected, compared, 1e-5) ? std::string() : std::string("far from double precision");
 }
 
 Result<std::string> check_nvfp4_linear() {

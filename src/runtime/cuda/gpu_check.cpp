@@ -17,8 +17,6 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/waiting_grids.h"
 #include "ops/linear/cuda/linear_cuda.h"
-#include "ops/moe/cuda/moe_cuda.h"
-#include "ops/moe/moe_reference.h"
 #include "runtime/cuda/cuda_handles.h"
 #include "runtime/cuda/gpu_check_util.h"
 #include "runtime/gpu.h"
@@ -76,118 +74,6 @@ Result<std::string> check_linear() {
   if (!is_near(expected, compared, 1e-5)) return std::string("far from double precision");
   return bytes_of(few) == bytes_of(many) ? std::string()
                                          : std::string("other bits for few rows than for many");
-}
-
-Result<std::string> check_experts() {
-  constexpr int tokens = 160, experts = 4, top_k = 2, hidden = 256, width = 256;
-  constexpr Mxfp4GranuleShape up{2 * width, hidden}, down{hidden, width};
-  Numbers numbers;
-  struct Stored {
-    std::vector<std::uint8_t> blocks, scales;
-  };
-  Stored stored_up, stored_down;
-  const auto packed = [&](const Mxfp4GranuleShape& shape, Stored& stored) -> Result<DeviceBuffer> {
-    const std::size_t groups = static_cast<std::size_t>(experts * shape.rows * shape.cols / mxfp4_block);
-    auto& [blocks, scales] = stored;
-    blocks.resize(groups * mxfp4_block_bytes);
-    scales.resize(groups);
-    for (std::uint8_t& codes : blocks) codes = static_cast<std::uint8_t>(numbers.next() >> 24);
-    for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(119 + (numbers.next() >> 30));
-    NIBBLE_ASSIGN(DeviceBuffer device_blocks, on_device(blocks));
-    NIBBLE_ASSIGN(DeviceBuffer device_scales, on_device(scales));
-    NIBBLE_ASSIGN(DeviceBuffer range, zeroed(sizeof(Mxfp4ScaleRange)));
-    NIBBLE_ASSIGN(DeviceBuffer out, DeviceBuffer::allocate(experts * shape.bytes()));
-    NIBBLE_RETURN_IF_ERROR(repack_mxfp4_cuda({.blocks = device_blocks.as<std::uint8_t>(),
-                                              .scales = device_scales.as<std::uint8_t>(),
-                                              .experts = experts,
-                                              .shape = shape,
-                                              .out = out.as<std::uint8_t>(),
-                                              .range = range.as<Mxfp4ScaleRange>()},
-                                             nullptr));
-    cuda_check(cudaDeviceSynchronize());
-    return out;
-  };
-  NIBBLE_ASSIGN(DeviceBuffer gate_up, packed(up, stored_up));
-  NIBBLE_ASSIGN(DeviceBuffer second, packed(down, stored_down));
-  const std::vector<Bf16> up_biases = numbers.list(experts * 2 * width, 0.1f),
-                          down_biases = numbers.list(experts * hidden, 0.1f);
-  NIBBLE_ASSIGN(DeviceBuffer up_bias, on_device(up_biases));
-  NIBBLE_ASSIGN(DeviceBuffer down_bias, on_device(down_biases));
-  std::vector<std::int32_t> ids;
-  std::vector<float> weights;
-  for (int token = 0; token < tokens; ++token) {
-    const int first = static_cast<int>(numbers.next() >> 30);
-    ids.insert(ids.end(), {first, (first + 1 + static_cast<int>(numbers.next() >> 8) % 3) % experts});
-    weights.insert(weights.end(), {0.7f, 0.3f});
-  }
-  const std::vector<Bf16> inputs = numbers.list(tokens * hidden);
-  NIBBLE_ASSIGN(DeviceBuffer x, on_device(inputs));
-  NIBBLE_ASSIGN(DeviceBuffer device_ids, on_device(ids));
-  NIBBLE_ASSIGN(DeviceBuffer device_weights, on_device(weights));
-  constexpr std::size_t slots = tokens * top_k;
-  NIBBLE_ASSIGN(DeviceBuffer activations, zeroed(slots * static_cast<std::size_t>(down.padded_cols()) * 2));
-  NIBBLE_ASSIGN(DeviceBuffer products, zeroed(slots * hidden * sizeof(float)));
-  NIBBLE_ASSIGN(DeviceBuffer arrived, zeroed(4));
-  NIBBLE_ASSIGN(DeviceBuffer room, zeroed(moe_many_bytes(slots, experts, up, down)));
-  NIBBLE_ASSIGN(DeviceBuffer counters,
-                zeroed(static_cast<std::size_t>(moe_many_counters(slots, experts)) * sizeof(std::uint32_t)));
-  NIBBLE_ASSIGN(DeviceBuffer few, zeroed(tokens * hidden * sizeof(float)));
-  NIBBLE_ASSIGN(DeviceBuffer many, zeroed(tokens * hidden * sizeof(float)));
-  const MoeMxfp4CudaWeights layer{.gate_up = {gate_up.as<std::uint8_t>(), experts, up},
-                                  .down = {second.as<std::uint8_t>(), experts, down},
-                                  .gate_up_bias = up_bias.as<Bf16>(),
-                                  .down_bias = down_bias.as<Bf16>(),
-                                  .unit = gpt_oss_unit(7.0f)};
-  MoeCudaArgs args{.x = x.as<Bf16>(),
-                   .x_stride = hidden,
-                   .tokens = tokens,
-                   .top_k = top_k,
-                   .expert_ids = device_ids.as<std::int32_t>(),
-                   .expert_weights = device_weights.as<float>(),
-                   .out = many.as<float>(),
-                   .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>(),
-                                 room.as<std::uint8_t>(), counters.as<std::uint32_t>()}};
-  NIBBLE_RETURN_IF_ERROR(moe_many_cuda(layer, args, nullptr));
-  // One row has another kernel than few have.
-  for (int token = 0; token < tokens; token += args.tokens) {
-    args.tokens = token < tokens / 2 ? 1 : 2;
-    args.x = x.as<Bf16>() + token * hidden;
-    args.expert_ids = device_ids.as<std::int32_t>() + token * top_k;
-    args.expert_weights = device_weights.as<float>() + token * top_k;
-    args.out = few.as<float>() + token * hidden;
-    NIBBLE_RETURN_IF_ERROR(moe_few_cuda(layer, args, nullptr));
-  }
-  if (bytes_of(few) != bytes_of(many)) return std::string("other bits alone or of few than of many");
-
-  constexpr std::size_t compared = 5;  // tokens
-  std::vector<float> values;
-  for (std::size_t i = 0; i < compared * hidden; ++i) values.push_back(inputs[i].to_float());
-  const auto product = [](const Stored& stored, const Mxfp4GranuleShape& shape) {
-    return [&stored, rows = shape.rows, cols = shape.cols](int expert, int row, const float* with) {
-      std::vector<float> weight(static_cast<std::size_t>(cols));
-      const std::size_t block = static_cast<std::size_t>((expert * rows + row) * cols / mxfp4_block);
-      mxfp4_decode(&stored.blocks[block * mxfp4_block_bytes], &stored.scales[block], weight);
-      double sum = 0;
-      for (std::size_t k = 0; k < weight.size(); ++k) sum += double{weight[k]} * double{with[k]};
-      return sum;
-    };
-  };
-  ThreadPool threads(1);
-  ids.resize(compared * top_k);
-  weights.resize(compared * top_k);
-  const std::vector<double> expected =
-      moe_reference(threads,
-                    {.top_k = top_k,
-                     .hidden = hidden,
-                     .intermediate = width,
-                     .gate_up_bias = up_biases.data(),
-                     .down_bias = down_biases.data(),
-                     .bf16_h = true},
-                    values, ids, weights, product(stored_up, up), product(stored_down, down));
-  std::vector<float> found(tokens * hidden);
-  many.copy_to(std::span(found));
-  // Sums that differ in their last bits sometimes round apart when they become the second product's inputs.
-  return is_near(expected, found, 1e-3) ? std::string() : std::string("far from double precision");
 }
 
 // What one query of 64 dimensions sees of positions [0, past) of a head, in double precision.
@@ -400,11 +286,17 @@ std::vector<GpuCheck> check_gpu() {
       {"sm90_bf16_linear, q, k and v", check_qkv,
        "queries, keys and values turned and put in their places: near double precision, the bits of few rows "
        "and of many"},
-      {"sm90_mxfp4", check_experts,
-       "products with mxfp4 weights: near double precision, the bits of few rows and of many"},
+      {"sm90_mxfp4", check_mxfp4_experts,
+       "experts with mxfp4 weights: near double precision, the bits of few rows and of many"},
+      {"sm90_nvfp4", check_nvfp4_experts,
+       "experts with nvfp4 weights: near double precision, the bits of few rows and of many"},
+      {"sm90_int4", check_int4_experts,
+       "experts with int4 weights: near double precision, the bits of few rows and of many"},
       {"sm90_blocks, fp8", check_fp8_linear,
        "products with fp8 weights, scales of blocks or of rows: near double precision, the bits of few rows "
        "and of many"},
+      {"sm90_blocks, rounded to fp8", check_rounded_linear,
+       "products of rows rounded to fp8: near double precision, the bits of few rows and of many"},
       {"sm90_blocks, nvfp4", check_nvfp4_linear,
        "products with nvfp4 weights in blocks: near double precision, the bits of few rows and of many"},
       {"sm90_blocks, experts in fp8", check_fp8_experts,
@@ -417,6 +309,10 @@ std::vector<GpuCheck> check_gpu() {
       {"sm90_attention, fp8", check_attention<KvE4m3>,
        "attention to fp8 keys and values: near double precision, the bits of decode and prefill, alone and "
        "in windows"},
+      {"latent_attention", check_latent_attention,
+       "attention to latents: near double precision, the bits of decode and prefill, and alone"},
+      {"gated_delta", check_gated_delta,
+       "the gated delta rule: near the CPU's, the bits of rows one by one and of all at once"},
       {"add_rms_norm", check_norm, "norms: near the CPU's, and its residual"},
       {"route_top_k", check_router, "the choice of experts: the CPU's"},
       {"norm_router", check_norm_router, "norm, router and choice in one: the bits of the three one by one"},

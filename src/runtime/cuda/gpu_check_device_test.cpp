@@ -13,7 +13,24 @@ namespace nibble {
 namespace {
 
 TEST_F(OnTheGpu, MatricesInBlocksAreFoundInOrder) {
-  for (const auto check : {check_fp8_linear, check_nvfp4_linear, check_fp8_experts, check_bf16_experts}) {
+  for (const auto check :
+       {check_fp8_linear, check_rounded_linear, check_nvfp4_linear, check_fp8_experts, check_bf16_experts}) {
+    const Result<std::string> found = check();
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(*found, "");
+  }
+}
+
+TEST_F(OnTheGpu, ExpertsInEachFormatOfFourBitsAreFoundInOrder) {
+  for (const auto check : {check_mxfp4_experts, check_nvfp4_experts, check_int4_experts}) {
+    const Result<std::string> found = check();
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(*found, "");
+  }
+}
+
+TEST_F(OnTheGpu, LatentAttentionAndTheGatedDeltaRuleAreFoundInOrder) {
+  for (const auto check : {check_latent_attention, check_gated_delta}) {
     const Result<std::string> found = check();
     ASSERT_TRUE(found.ok()) << found.status().message();
     EXPECT_EQ(*found, "");

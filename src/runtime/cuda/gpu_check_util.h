@@ -82,9 +82,17 @@ Result<std::string> check_embedding();
 Result<std::string> check_sampling();
 // Matrices in blocks, beside double precision.
 Result<std::string> check_fp8_linear();
+Result<std::string> check_rounded_linear();
 Result<std::string> check_nvfp4_linear();
 Result<std::string> check_fp8_experts();
 Result<std::string> check_bf16_experts();
+// Experts in granules, beside double precision.
+Result<std::string> check_mxfp4_experts();
+Result<std::string> check_nvfp4_experts();
+Result<std::string> check_int4_experts();
+// What stands in attention's place in some models.
+Result<std::string> check_latent_attention();
+Result<std::string> check_gated_delta();
 // Of 2, 4 or 8 of so many GPUs: what they found of each other. rounds: that are timed; 1 on an emulation.
 Result<std::string> check_peers(int gpus, int rounds);
 Result<std::string> check_exchange(int gpus, int rounds);
