@@ -274,7 +274,8 @@ Result<std::string> check_rounded_linear() {
       compared.push_back(all[static_cast<std::size_t>(token * rows + row)]);
     }
   }
-  return is_near(expected, compared, 1e-5) ? std::string() : std::string("far from double precision");
+  // FP8 tensor cores keep fewer bits of their sums than float32 has.
+  return is_near(expected, compared, 1e-3) ? std::string() : std::string("far from double precision");
 }
 
 Result<std::string> check_nvfp4_linear() {
