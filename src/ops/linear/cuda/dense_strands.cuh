@@ -78,7 +78,7 @@ struct Strands<DenseTiles> {
       }
     }
   }
-  // The factors of a strand's parts in one of their four sums, of which tiles have none. By whole warps.
+  // The factors of a strand's parts in one of their four sums, of which tiles have none.
   struct Factors {
     __device__ __forceinline__ float of(int) const { return 1; }
   };
@@ -109,7 +109,7 @@ __device__ __forceinline__ void find(const Strands<Matrix>& of, const Strand (&s
   }
 }
 
-// By whole warps: the total of one of a strand's four sums.
+// The total of one of a strand's four sums; by whole warps where parts have factors.
 template <class Matrix, class Factors>
 __device__ __forceinline__ float total_of(const Strands<Matrix>& of, const Factors& factors, Found found,
                                           int sum) {
