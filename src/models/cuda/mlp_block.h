@@ -80,13 +80,15 @@ class MlpBlock {
 
   DecoderStream stream_;
   int rows_at_once_;
-  float* gate_up_;  // [rows at once, 2 * width] with what lies between gates and ups
+  // [rows at once, rows of a gate_up matrix]: gates, ups, what lies between, and a share's logit behind.
+  float* gate_up_;
   std::optional<GatheredProduct> dense_down_;  // of rows at once where this rank is alone
   std::uint8_t* activations_ = nullptr;        // of a shared expert: token tiles of its width
   float* shared_ = nullptr;                    // [rows at once, hidden]; null where no layer shares an expert
-  float* logits_ = nullptr;                    // [rows at once]; null where shares are 1
-  std::uint32_t* arrived_ = nullptr;           // where the blocks of a shared expert's launch meet
-  std::uint32_t* stuck_;                       // CudaForwardLimits's
+  float* logits_ = nullptr;           // [rows at once], where a product of their own or one launch makes
+                                      // them; null where shares are 1
+  std::uint32_t* arrived_ = nullptr;  // where the blocks of a shared expert's launch meet
+  std::uint32_t* stuck_;              // CudaForwardLimits's
 };
 
 }  // namespace nibble

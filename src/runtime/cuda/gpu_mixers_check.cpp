@@ -33,7 +33,7 @@ std::vector<float> as_floats(std::span<const Bf16> values) {
   return all;
 }
 
-// Rows [first, first + count) of one sequence whose earlier positions have their vectors already.
+// Queries of `rows` positions of one sequence, from `first` on; vectors of all positions lie in the cache.
 class Latents {
  public:
   static constexpr int rows = 24, heads = 4, first = 200, rank = 512, rotated = 64, width = rank + rotated,

@@ -2,12 +2,12 @@
 // where a block has a whole row (add_rms_norm.cu), in the same order.
 //
 // Latency is all that counts: one trip to memory, 7 KB a block, a sum from block to block, the norm. A block
-// is small enough to have its place beside one of the expert layer: of each quarter of a multiprocessor's
-// 16,384 registers that one's warps leave 1,024, which are 32 for each lane of one warp. So it is there when
-// the experts end, and the product behind it, which may begin once these blocks have their places, takes
-// theirs at once; with 48 registers a thread all of that is lost. Each block does its part once before, on
-// whatever is in memory and storing nothing, as code that a multiprocessor has to fetch takes three times as
-// long.
+// is small enough to have its place beside one of the expert layer that is not crowded (ExpertParts): of each
+// quarter of a multiprocessor's 16,384 registers that one's warps leave 1,024, which are 32 for each lane of
+// one warp. So it is there when the experts end, and the product behind it, which may begin once these blocks
+// have their places, takes theirs at once; with 48 registers a thread all of that is lost. Each block does
+// its part once before, on whatever is in memory and storing nothing, as code that a multiprocessor has to
+// fetch takes three times as long.
 #include <algorithm>
 
 #include "ops/cuda/launch.cuh"
