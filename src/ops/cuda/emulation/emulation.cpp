@@ -49,7 +49,12 @@ void block_barrier(int id, unsigned threads) {
   if (running->watch_ != nullptr) running->watch_->learn(thread_index(), meeting.known);
 }
 
+// A block without a cluster meets where it waits, as at __syncthreads: a thread that only comes to the
+// barrier lets no other pass.
+bool has_no_cluster() { return running->grid_.cluster == 1; }
+
 void cluster_arrive() {
+  if (has_no_cluster()) return;
   Cluster& meeting = running->cluster_;
   const std::lock_guard lock(meeting.mutex);
   running->current_->clusters_ended = meeting.ended;
@@ -61,6 +66,7 @@ void cluster_arrive() {
 }
 
 void cluster_wait() {
+  if (has_no_cluster()) return block_barrier(0, running->grid_.threads);
   const auto still = [](const void* at, unsigned value) {
     return static_cast<const Cluster*>(at)->ended == value;
   };

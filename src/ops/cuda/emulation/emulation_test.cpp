@@ -79,6 +79,20 @@ TEST(Emulation, LetsBlocksWaitForOneAnother) {
   EXPECT_EQ(seen, std::vector<unsigned>(4, 4));
 }
 
+// As compilers have it: who waits for a cluster of one is at the block's barrier, and lets nobody pass by
+// having come to the cluster's alone.
+TEST(Emulation, HoldsABlockWithoutAClusterUntilAllOfItWaits) {
+  int waiting = 0, early = 0;
+  run({.threads = 64}, [&] {
+    ptx::cluster_arrive();
+    for (unsigned i = 0; i < threadIdx.x; ++i) emulation::poll();
+    ++waiting;
+    ptx::cluster_wait();
+    early += waiting < 64;
+  });
+  EXPECT_EQ(early, 0);
+}
+
 // Each block of a cluster brings one KB to all of its blocks, and has its places given back by all.
 TEST(Emulation, BringsACopysBytesToTheBlocksThatItNames) {
   constexpr unsigned blocks = 4, cluster = 2, rounds = 5;
