@@ -9,6 +9,11 @@ inline constexpr int attention_uncut_steps = 2;  // a pair of so few stays in on
 // Steps for each multiprocessor from which on two blocks of it share them: one's barriers hide behind the
 // other's products. With fewer, the second place is better left to the next launch.
 inline constexpr int attention_double_steps = 3;
+// About so many steps take as long as what blocks do who share a pair: what they leave each other goes
+// through memory, and who ends a query waits for the last of them. A block that shares two does it twice.
+inline constexpr int attention_sharing_steps = 2;
+// Of a pair; nearly all of them are splits of their own.
+inline constexpr int attention_short_steps = attention_lone_steps + attention_split_steps;
 
 // All steps of one sequence and KV head, the first of which is unit `unit` of the launch.
 template <int head_dim>
@@ -32,6 +37,7 @@ struct Work {
   const long long* before;  // of each sequence: steps and, in the high bits, splits (add_up_units)
   int group_bits;
   int units = 0, each = 1;  // of the launch, and of a block: deal()
+  int runs_of_pair = 0;     // blocks that each pair has for itself; 0: runs follow one another over all pairs
   // No run is shorter than a pair, so none has steps in more than two blocks: the one that has its front
   // takes that first and hands its total on to the other, which takes the rest last and goes on from there.
   bool hands_on = false;
@@ -39,8 +45,9 @@ struct Work {
   // Once `before` is complete: which of the grid's blocks, `doubled` a multiprocessor, have runs. Runs are as
   // long as the longest must be, the last ones shorter or empty, so that most end where pairs of equal
   // lengths do; and a sixteenth longer where all do then: a split that is left for other blocks is written,
-  // read and made absent again, 2 to 7 % of its keys' and values' bytes each time. longest: the steps of the
-  // longest pair.
+  // read and made absent again, 2 to 7 % of its keys' and values' bytes each time. Where a block would have
+  // steps of two pairs that others share, each pair has blocks of its own, unless lengths differ so that
+  // these take longer; one, where that takes no longer than sharing. longest: the steps of the longest pair.
   __device__ void deal(int longest) {
     const int processors = static_cast<int>(gridDim.x) / doubled;
     units = static_cast<int>(before[args.sequence_count]) * args.cache.kv_heads;
@@ -48,7 +55,20 @@ struct Work {
     each = max((units + blocks - 1) / blocks, 1);
     const int whole = (each + longest - 1) / max(longest, 1) * longest;
     if (16 * whole <= 17 * each) each = max(whole, 1);
+    if (1 < each && each < longest) deal_pairs(longest, doubled * processors);
     hands_on = longest <= each;
+  }
+  // Where a block would have steps of two pairs that others share, each pair has as many blocks for itself,
+  // unless lengths differ so much, or splits are so long, that this takes longer. It is one block where that
+  // takes no longer than sharing.
+  __device__ void deal_pairs(int longest, int blocks) {
+    const int pairs = args.sequence_count * args.cache.kv_heads;
+    if (pairs > blocks) return;
+    const int runs = blocks / pairs, own = (longest + runs - 1) / runs;
+    if (longest <= attention_short_steps ? own > each + attention_sharing_steps : 16 * own > 17 * each)
+      return;
+    each = longest <= own + attention_sharing_steps ? longest : own;
+    runs_of_pair = (longest + each - 1) / each;
   }
 
   __device__ Tile tile_of(int sequence, int kv_head) const {
@@ -71,9 +91,17 @@ struct Work {
   // Where a block's run begins, at the split's border that is nearest; one past the last block's is where all
   // ends.
   __device__ int begin_of(int block) const {
+    if (runs_of_pair > 0) {
+      const int index = block / runs_of_pair, kv_heads = args.cache.kv_heads, sequence = index / kv_heads;
+      if (sequence >= args.sequence_count) return units;
+      const Pair pair = pair_of(sequence, index - sequence * kv_heads);
+      return border_at(pair, pair.unit + min((block - index * runs_of_pair) * each, pair.past - pair.first));
+    }
     const int unit = min(block * each, units);
-    if (unit == units) return units;
-    const Pair pair = pair_at(unit);
+    return unit == units ? units : border_at(pair_at(unit), unit);
+  }
+  // The border that is nearest to a unit of a pair, or to its end.
+  __device__ static int border_at(const Pair& pair, int unit) {
     const int step = pair.first + unit - pair.unit;
     int low = pair.first, high = pair.past;
     if (high - low > attention_uncut_steps) {
@@ -83,11 +111,17 @@ struct Work {
     }
     return pair.unit - pair.first + (2 * (step - low) < high - low ? low : high);
   }
-  // The block whose run has this unit, one that a run may begin with.
-  __device__ int block_of(int unit) const {
-    int block = unit / each;
-    while (begin_of(block + 1) <= unit) ++block;
-    return block;
+  // Where the run ends that has a pair's front.
+  __device__ int front_end_of(const Pair& pair) const {
+    int end = pair.unit;
+    if (runs_of_pair > 0) {
+      const int steps = pair.past - pair.first;
+      for (int length = each; end <= pair.unit; length += each)
+        end = border_at(pair, pair.unit + min(length, steps));
+    } else {
+      for (int block = pair.unit / each + 1; end <= pair.unit; ++block) end = begin_of(block);
+    }
+    return end;
   }
   // What is left of a pair's split, for its first query; the next split's is apart() floats further on.
   __device__ float* partial(const Pair& pair, int split) const {
@@ -145,7 +179,7 @@ __device__ __forceinline__ Share share_of(const Work<head_dim>& work, int begin,
   share.begin = attention_split_of(first) - pair.first_split();
   share.end = attention_split_of(past - 1) + 1 - pair.first_split();
   if (!share.is_cut()) return share;
-  const int front_end = work.begin_of(work.block_of(pair.unit) + 1) - pair.unit + pair.first;
+  const int front_end = work.front_end_of(pair) - pair.unit + pair.first;
   share.skipped = attention_split_of(front_end - 1) - pair.first_split();
   const auto query_at = [&](int split) {
     return (split * pair.tile.count + share.splits - 1) / share.splits;
