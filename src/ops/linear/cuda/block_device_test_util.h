@@ -140,7 +140,7 @@ struct RandomNvfp4Blocks {
 
 // y [tokens, rows]. rounds: the rows of x are rounded to FP8 first.
 inline std::vector<float> product_on_gpu(RandomBlocks<E4m3Codes>& matrix, const std::vector<Bf16>& x,
-                                         BlockLinearPath path = BlockLinearPath::faster,
+                                         BlockLinearPath path = BlockLinearPath::fastest,
                                          bool rounds = false) {
   const int rows = matrix.shape.rows, cols = matrix.shape.cols, tokens = static_cast<int>(x.size()) / cols;
   DeviceBuffer tiles = tokens_of(x, cols);

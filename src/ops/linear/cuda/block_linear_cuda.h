@@ -1,6 +1,6 @@
 // Products with matrices in blocks (block_matrices.h) on a GPU of compute capability 9.0, for bfloat16
 // activations: y = x W^T. A row's bits depend on nothing else: neither on the rows beside it, nor on which of
-// the two kernels ran. FP8 lies in the order of steps, NVFP4 in that of quarters.
+// the kernels ran. FP8 lies in the order of steps, NVFP4 in that of quarters.
 //
 // Of FP8 x may be rounded to FP8 first (rounded_rows.h), which has a kernel and an order of additions of its
 // own (block_products_rounded.cuh).
@@ -13,13 +13,11 @@
 #include "base/status.h"
 #include "formats/bf16.h"
 #include "ops/linear/cuda/block_matrices.h"
+#include "ops/linear/cuda/block_paths.h"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/linear/cuda/rounded_rows.h"
 
 namespace nibble {
-
-// Which kernel: tests choose one, others take the faster one.
-enum class BlockLinearPath { faster, few, many };
 
 // All pointers are to device memory.
 template <class Codes>
@@ -28,7 +26,7 @@ struct BlockLinearCudaArgs {
   BlockMatrices<Codes> weight;  // one matrix, [out, in]
   float* y = nullptr;           // [x.tokens, y_stride]
   int y_stride = 0;             // at least out, even
-  BlockLinearPath path = BlockLinearPath::faster;
+  BlockLinearPath path = BlockLinearPath::fastest;
   // The launch behind begins when x is there, not before, and takes it for granted. Of few rows alone.
   bool lets_beside = false;
   RoundingRoom rounding = {};  // of FP8 alone; with it the path is that of rounded rows

@@ -183,6 +183,27 @@ TEST_P(Fp8OnTheGpu, UpToEightRowsHaveTheBitsOfManyWhateverK) {
   }
 }
 
+// A last stage of one k64 block or of both; tiles that lack granules, blocks that lack tiles, and so many
+// tiles that a block has two; groups of rows that are full and not.
+TEST_P(Fp8OnTheGpu, SomeRowsHaveTheBitsOfMany) {
+  if (IsSkipped()) return;
+  std::mt19937 random(7);
+  for (const auto& [rows, cols] :
+       {std::pair{16, 2064}, {80, 336}, {336, 1152}, {small_cases ? 1040 : 9232, 400}}) {
+    RandomBlocks<E4m3Codes> matrix(random, 1, 1, rows, cols);
+    if (GetParam()) matrix.scale_rows(random);
+    matrix.upload(ColumnOrder::steps);
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(150 * cols));
+    const std::vector<float> many = product_on_gpu(matrix, x, BlockLinearPath::many);
+    for (const int count : {1, 9, 16, 23, 32, 33, 64, 65, 128, 150}) {
+      const std::vector<float> some =
+          product_on_gpu(matrix, {x.begin(), x.begin() + count * cols}, BlockLinearPath::some);
+      EXPECT_TRUE(std::equal(some.begin(), some.end(), many.begin()))
+          << count << " by " << rows << " x " << cols;
+    }
+  }
+}
+
 TEST_F(OnTheGpu, UpToEightRowsOfNvfp4HaveTheBitsOfManyWhateverK) {
   std::mt19937 random(6);
   for (const auto& [rows, cols] : few_rows_shapes()) {
@@ -273,6 +294,11 @@ TEST_F(OnTheGpu, NarrowProductsOfWhatIsNotNarrowAreRefusedByName) {
 TEST_F(OnTheGpu, MatricesThatAreNoBlocksAreRefusedByName) {
   const Status odd = repack_blocks_cuda(BlockRepack<E4m3Codes>{.shape = {24, 32}}, nullptr);
   EXPECT_NE(odd.message().find("not 24 x 32"), std::string::npos) << odd.message();
+  const Status some = block_linear_cuda(
+      BlockLinearCudaArgs<Nvfp4Codes>{
+          .x = {nullptr, 9}, .weight = {.shape = {32, 64}}, .y_stride = 32, .path = BlockLinearPath::some},
+      nullptr);
+  EXPECT_NE(some.message().find("of FP8 weights alone"), std::string::npos) << some.message();
   const BlockLinearCudaArgs<E4m3Codes> args{.weight = {.shape = {32, 40}}};
   EXPECT_NE(block_linear_cuda(args, nullptr).message().find("not 32 x 40"), std::string::npos);
 }

@@ -27,7 +27,6 @@
 
 namespace nibble::block_products {
 
-inline constexpr int few_block_rows = 32;  // of activations, at most
 inline constexpr int few_most_scale_blocks = 256;
 
 template <class Codes, class Store>

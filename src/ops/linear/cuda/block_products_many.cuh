@@ -19,6 +19,7 @@
 #include "ops/cuda/ring_stage.cuh"
 #include "ops/linear/cuda/block_operands.cuh"
 #include "ops/linear/cuda/block_outputs.cuh"
+#include "ops/linear/cuda/block_paths.h"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/copy_groups.cuh"
 #include "ops/ptx/grid.cuh"
@@ -29,7 +30,7 @@
 
 namespace nibble::block_products {
 
-inline constexpr int item_granules = 8;  // a warp each
+inline constexpr int item_granules = many_item_granules;  // a warp each
 inline constexpr int product_warps = item_granules, carrying_warps = 4;
 inline constexpr int many_threads = 32 * (product_warps + carrying_warps);
 

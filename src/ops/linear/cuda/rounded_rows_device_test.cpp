@@ -97,7 +97,7 @@ TEST_F(OnTheGpu, RowsAreRoundedToTheNearestCodesOfTheirScale) {
 }
 
 std::vector<float> rounded_product_on_gpu(RandomBlocks<E4m3Codes>& matrix, const std::vector<Bf16>& x) {
-  return product_on_gpu(matrix, x, BlockLinearPath::faster, true);
+  return product_on_gpu(matrix, x, BlockLinearPath::fastest, true);
 }
 
 class RoundedOnTheGpu : public OnTheGpu, public testing::WithParamInterface<bool> {};

@@ -9,6 +9,7 @@
 #include "ops/linear/cuda/block_products_many.cuh"
 #include "ops/linear/cuda/block_products_rounded.cuh"
 #include "ops/linear/cuda/block_products_short.cuh"
+#include "ops/linear/cuda/block_products_some.cuh"
 
 namespace nibble {
 namespace {
@@ -52,12 +53,17 @@ Status multiply_rounded_rows(const StoreRows& store, const BlockLinearCudaArgs<C
   }
 }
 
-// Up to which the kernel for few tokens is the faster one. The other one has a block for 128 rows of weights:
-// where those are fewer than a quarter of the multiprocessors, they wait for one another's bytes.
 template <class Codes>
-int few_tokens_of(const BlockShape<Codes>& shape) {
-  const bool blocks_are_few = shape.granules() / item_granules < processors_of_device() / 4;
-  return blocks_are_few ? 4 * few_block_rows : few_block_rows;
+BlockLinearPath fastest_path(const BlockShape<Codes>& shape, int tokens) {
+  const BlockProduct product{shape.granules(), tokens, processors_of_device()};
+  return std::is_same_v<Codes, E4m3Codes> ? fastest_fp8_path(product) : fastest_nvfp4_path(product);
+}
+// The path taken: K may be too long for few.
+template <class Codes>
+BlockLinearPath path_of(const BlockShape<Codes>& shape, int tokens, BlockLinearPath asked) {
+  const BlockLinearPath path = asked == BlockLinearPath::fastest ? fastest_path(shape, tokens) : asked;
+  const bool is_too_long = shape.scale_blocks() > few_most_scale_blocks;
+  return path == BlockLinearPath::few && is_too_long ? BlockLinearPath::many : path;
 }
 
 template <class Codes>
@@ -76,10 +82,8 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
   if (args.rounding.codes != nullptr) return multiply_rounded_rows(store, args, stream);
   const int tokens = args.x.tokens;
   const Inputs x = token_tiles(args.x, shape.blocks());
-  const bool few = args.path == BlockLinearPath::few
-                       ? shape.scale_blocks() <= few_most_scale_blocks
-                       : args.path == BlockLinearPath::faster && block_linear_takes_few(shape, tokens);
-  if (few) {
+  const BlockLinearPath path = path_of(shape, tokens, args.path);
+  if (path == BlockLinearPath::few) {
     const FewParams<Codes, StoreRows> params{args.weight, x, tokens, store, args.lets_beside};
     if (short_takes(shape, tokens)) {
       launch_short(params, stream);
@@ -92,6 +96,15 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
   }
   if (args.lets_beside)
     return invalid_argument("only the path for few rows lets another product run beside it");
+  if (path == BlockLinearPath::some) {
+    if constexpr (!std::is_same_v<Codes, E4m3Codes>) {
+      return invalid_argument("the path for some rows is of FP8 weights alone");
+    } else {
+      launch_some(SomeParams<StoreRows>{.weights = args.weight, .x = args.x, .store = store, .cluster = 1},
+                  stream);
+      return {};
+    }
+  }
   const int rows = group_rows(tokens);
   launch_many<column_order<Codes>>(
       ManyParams<Codes, StoreRows>{
@@ -104,7 +117,7 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
 
 template <class Codes>
 bool block_linear_takes_few(const BlockShape<Codes>& shape, int tokens) {
-  return tokens <= few_tokens_of(shape) && shape.scale_blocks() <= few_most_scale_blocks;
+  return path_of(shape, tokens, BlockLinearPath::fastest) == BlockLinearPath::few;
 }
 template bool block_linear_takes_few(const BlockShape<E4m3Codes>&, int);
 template bool block_linear_takes_few(const BlockShape<Nvfp4Codes>&, int);

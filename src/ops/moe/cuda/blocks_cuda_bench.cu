@@ -33,10 +33,17 @@ struct Model {
   BlockMoePath path = BlockMoePath::faster;
 };
 
+BlockLinearPath dense_path_of(std::string_view name) {
+  if (name == "few") return BlockLinearPath::few;
+  if (name == "some") return BlockLinearPath::some;
+  return name == "many" ? BlockLinearPath::many : BlockLinearPath::fastest;
+}
+
 struct Format {
   const char* name;
   bool scales_rows = false;
   bool rounds = false;
+  BlockLinearPath path = BlockLinearPath::fastest;  // of dense products
 };
 
 float some_factor(std::mt19937&) { return 0.0005f; }
@@ -123,6 +130,7 @@ void run_dense(const Format& format, const char* name, BlockShape<Codes> shape,
                                                                     .weight = matrices.layer(layer),
                                                                     .y = y.as<float>(),
                                                                     .y_stride = rows,
+                                                                    .path = format.path,
                                                                     .rounding = rounding.room()},
                                          stream));
       }
@@ -223,6 +231,7 @@ int main(int argc, char** argv) {
   std::vector<int> tokens = {1, 8, 32, 64, 128, 512, 2048, 8192};
   std::string formats = "fp8,bf16,nvfp4";
   const char* json = nullptr;
+  BlockLinearPath dense_path = BlockLinearPath::fastest;
   Model model;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
@@ -237,6 +246,7 @@ int main(int argc, char** argv) {
     if (option == "--top-k") model.top_k = std::atoi(argv[i + 1]);
     if (option == "--heads") model.heads = std::atoi(argv[i + 1]);
     if (option == "--kv-heads") model.kv_heads = std::atoi(argv[i + 1]);
+    if (option == "--dense-path") dense_path = dense_path_of(argv[i + 1]);
     if (option == "--dense-shapes") model.dense_shapes = shapes_of(argv[i + 1]);
     if (option == "--head-dim") model.head_dim = std::atoi(argv[i + 1]);
   }
@@ -245,7 +255,7 @@ int main(int argc, char** argv) {
   Report report{.read_peak = bench::measure_read_peak().rate, .lines = {}};
   std::istringstream names(formats);
   for (std::string name; std::getline(names, name, ',');) {
-    const Format format{name.c_str(), name == "fp8_row", name == "fp8_rounded"};
+    const Format format{name.c_str(), name == "fp8_row", name == "fp8_rounded", dense_path};
     if (name == "bf16") {
       run_format<Bf16Codes>(format, model, tokens, report, random);
     } else if (name == "nvfp4") {
