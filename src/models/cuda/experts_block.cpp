@@ -354,7 +354,7 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
   }
   NIBBLE_ASSIGN(PendingSum sum,
                 run_granules(std::get<MoeCudaWeights>(weights.experts), residual, places, stream));
-  sum.experts.crowded = part_.alone() && slots > moe_fewest_slots;
+  sum.experts.crowded = part_.alone() && moe_leaves_no_room(slots);
   NIBBLE_RETURN_IF_ERROR(beside());
   return sum;
 }

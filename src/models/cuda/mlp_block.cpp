@@ -102,8 +102,9 @@ SharedExpertWeights lay_out_shared_expert(const ModelConfig& config, std::int64_
   if (beside) {
     const DenseTiles& of = weights.mlp.gate_up.tiles;
     weights.share_row = 2 * weights.mlp.up;
-    weights.share = DenseTiles{of.data + size(weights.share_row / dense_tile_rows) * of.shape.tile_bytes(),
-                               {1, of.shape.cols}};
+    const std::size_t before = size(weights.share_row / dense_tile_rows) * of.shape.tile_bytes();
+    // An arena that only counts has given no memory.
+    weights.share = DenseTiles{of.data == nullptr ? nullptr : of.data + before, {1, of.shape.cols}};
   } else if (has_share) {
     weights.share = lay_out_tiles(arena, 1, config.hidden_size);
   }

@@ -3,7 +3,6 @@
 // That rests on how the chip adds, and nothing else would notice a chip that adds otherwise.
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>

@@ -1,12 +1,10 @@
 // Kernels of experts in granules (ops/moe/cuda/granules.h), in each format of four bits: for one row, for few
 // and for many.
-#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "formats/e8m0.h"
 #include "formats/int4.h"
 #include "formats/mxfp4.h"
 #include "formats/nvfp4.h"

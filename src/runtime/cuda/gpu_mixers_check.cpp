@@ -1,6 +1,5 @@
 // Kernels of what stands in attention's place in some models: attention to latents, beside double precision,
 // and the gated delta rule, beside the CPU's. Each of rows one by one and of all at once.
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>

@@ -102,6 +102,9 @@ void add_experts_cuda(const MoeCudaArgs& args, int hidden, cudaStream_t stream);
 
 // Slots (tokens x top_k) of one launch of the kernel for few tokens; more are taken in turns.
 inline constexpr int moe_cuda_max_slots = 1024;
+// Whether a launch of so many slots of weights in granules leaves no shared memory to blocks of the next one:
+// of fewer, rings are shorter.
+constexpr bool moe_leaves_no_room(int slots) { return slots > moe_fewest_slots; }
 
 // Room for `tokens`: slots of the largest launch.
 constexpr int moe_cuda_slots(int tokens, int top_k) {
