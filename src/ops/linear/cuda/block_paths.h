@@ -15,6 +15,7 @@ inline constexpr int some_rows = 64;          // of activations in a group, at m
 inline constexpr int some_tile_granules = 4;  // of a warpgroup, which has a tile
 inline constexpr int many_item_granules = 8;  // of a block, a warp each
 inline constexpr int few_most_rows = 32;      // that a block for few takes at a time
+inline constexpr int few_most_tokens = 4 * few_most_rows;
 
 struct BlockProduct {
   int granules, tokens, processors;
@@ -51,17 +52,19 @@ constexpr int many_cost(const BlockProduct& product) {
   return (items + product.processors - 1) / product.processors * of_item;
 }
 constexpr BlockLinearPath fastest_fp8_path(const BlockProduct& product) {
-  constexpr int most_few = 16;  // whose weights come sooner than the others' blocks begin
-  const int few = few_cost(product), some = some_cost(product), many = many_cost(product);
-  if (product.tokens <= most_few || few <= std::min(some, many)) return BlockLinearPath::few;
+  constexpr int few_always = 16;  // whose weights come sooner than the others' blocks begin
+  if (product.tokens <= few_always) return BlockLinearPath::few;
+  const int some = some_cost(product), many = many_cost(product);
+  if (product.tokens <= few_most_tokens && few_cost(product) <= std::min(some, many))
+    return BlockLinearPath::few;
   return some <= many ? BlockLinearPath::some : BlockLinearPath::many;
 }
 // NVFP4 has a kernel for few and one for many, whose blocks wait for one another's bytes where they are fewer
 // than a quarter of the multiprocessors.
 constexpr BlockLinearPath fastest_nvfp4_path(const BlockProduct& product) {
   const bool blocks_are_few = product.granules / many_item_granules < product.processors / 4;
-  return product.tokens <= (blocks_are_few ? 4 : 1) * few_most_rows ? BlockLinearPath::few
-                                                                    : BlockLinearPath::many;
+  return product.tokens <= (blocks_are_few ? few_most_tokens : few_most_rows) ? BlockLinearPath::few
+                                                                              : BlockLinearPath::many;
 }
 
 }  // namespace nibble

@@ -24,6 +24,11 @@ TEST(BlockPaths, AreThoseThatWereMeasuredToBeTheFastest) {
   EXPECT_EQ(fp8_path(1024, 128), BlockLinearPath::few);
 }
 
+// However small: narrow products that run beside one count on it.
+TEST(BlockPaths, OfMoreThan128RowsAreNeverTheOneForFew) {
+  for (int rows = 16; rows <= 4096; rows *= 2) EXPECT_NE(fp8_path(rows, 129), BlockLinearPath::few) << rows;
+}
+
 TEST(BlockPaths, OfNvfp4TheManyTakeWhatBlocksEnoughShare) {
   EXPECT_EQ(fastest_nvfp4_path({320, 32, 132}), BlockLinearPath::few);
   EXPECT_EQ(fastest_nvfp4_path({320, 33, 132}), BlockLinearPath::many);
