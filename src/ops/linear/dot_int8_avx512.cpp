@@ -1,6 +1,6 @@
 // Weights in blocks by inputs in eight bits, by AVX-512 with VNNI. Words of weights are transposed once for
 // all inputs, so that four k of sixteen lanes meet in one register; then an input takes eight products, which
-// need no sums across lanes, and four to six instructions more: 11 cycles for 512 weights (Zen 4). For few
+// need no sums across lanes, and three to five instructions more: 11 cycles for 512 weights (Zen 4). For few
 // inputs lanes are sixteen steps of a row, which come in as they lie in memory. For more they are sixteen
 // rows, whose lines take longer to bring together; but then four codes of an input go to all lanes, and
 // totals need not be added up across them.
@@ -38,17 +38,20 @@ constexpr int led_apart(int inputs, int step_bytes) {
 struct alignas(64) LaneScales {
   __m512 factors;
   __m128i bytes;
-  bool plain;  // none is 0 or 255, whose factors are not theirs
+  bool plain;     // none is 0 or 255, whose factors are not theirs
+  bool moderate;  // as TileStepScales has it
 
-  NIBBLE_512 void set(__m128i scales, bool are_plain) {
+  NIBBLE_512 void set(__m128i scales, bool are_plain, bool are_moderate = false) {
     factors = plain_factors(scales);
     bytes = scales;
     plain = are_plain;
+    moderate = are_moderate;
   }
 };
 
 // A format turns transposed bytes of a step, that is a word of each lane, into codes: codes[w] is word w as
-// Int8Group has it, unsigned.
+// Int8Group has it, unsigned. A tile keeps what `kept` makes of them, once for all inputs, and
+// `codes_of_kept` does the rest.
 struct Mxfp4Words {
   static constexpr int step_bytes = mxfp4_block_bytes, word_count = 4;
   static constexpr bool scaled = true;
@@ -67,6 +70,8 @@ struct Mxfp4Words {
       codes[2 * i + 1] = _mm512_permutexvar_epi8(_mm512_srli_epi16(words[i], 4), doubles);
     }
   }
+  NIBBLE_512 static __m512i kept(__m512i word) { return word; }
+  NIBBLE_512 void codes_of_kept(const __m512i* words, __m512i (&codes)[8]) const { decode(words, codes); }
 };
 
 struct Q8Words {
@@ -76,8 +81,14 @@ struct Q8Words {
   NIBBLE_512 void decode(const __m512i* words, __m512i (&codes)[8]) const {
     static_assert(int8_q8_added == 128);
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i)
-      codes[i] = _mm512_xor_si512(words[i], _mm512_set1_epi8(static_cast<char>(0x80)));
+    for (int i = 0; i < 8; ++i) codes[i] = kept(words[i]);
+  }
+  NIBBLE_512 static __m512i kept(__m512i word) {
+    return _mm512_xor_si512(word, _mm512_set1_epi8(static_cast<char>(0x80)));
+  }
+  NIBBLE_512 void codes_of_kept(const __m512i* words, __m512i (&codes)[8]) const {
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) codes[i] = words[i];
   }
 };
 
@@ -259,10 +270,14 @@ struct alignas(64) TileStep {
 NIBBLE_512 inline void read_tile_line(const StepRows& matrix, const TileRows& tile, int step_bytes, int step,
                                       __m512i (&words)[16]) {
   const int left = static_cast<int>(matrix.row_steps - step) * step_bytes;
+  const auto from = [&](int r) { return matrix.codes + (tile.first_steps[r] + step) * step_bytes; };
+  if (left >= 64) [[likely]] {
 #pragma GCC unroll 16
-  for (int r = 0; r < tile_rows; ++r) {
-    words[r] = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(words_within(left, 0, 16)),
-                                        matrix.codes + (tile.first_steps[r] + step) * step_bytes);
+    for (int r = 0; r < tile_rows; ++r) words[r] = _mm512_loadu_si512(from(r));
+  } else {
+    const auto there = static_cast<__mmask16>(words_within(left, 0, 16));
+#pragma GCC unroll 16
+    for (int r = 0; r < tile_rows; ++r) words[r] = _mm512_maskz_loadu_epi32(there, from(r));
   }
   transpose_words(words);
 }
@@ -275,22 +290,39 @@ NIBBLE_512 inline void read_tile(const StepRows& matrix, const TileRows& tile, i
   TileStepScales scales;
   for (int step = 0; step < count; ++step) {
     if (step % 16 == 0) read_tile_scales(matrix, tile, from + step, std::min(16, count - step), scales);
-    out[step].scales.set(part_at(scales.bytes[step % 16]), scales.plain);
+    out[step].scales.set(part_at(scales.bytes[step % 16]), scales.plain, scales.moderate);
     if (step % line_steps != 0) continue;
     __m512i words[16];
     read_tile_line(matrix, tile, Words::step_bytes, from + step, words);
 #pragma GCC unroll 16
     for (int w = 0; w < 16; ++w)
-      _mm512_store_si512(out[step + w / Words::word_count].words + w % Words::word_count, words[w]);
+      _mm512_store_si512(out[step + w / Words::word_count].words + w % Words::word_count,
+                         Words::kept(words[w]));
   }
 }
 
-// A step's sums with inputs [0, count), added to their totals. lane: of the step, in its group.
+// Whether no step's sum with any of the inputs leaves 2^-60 to 2^60, but for zeros: scales of 2^-60 to 2^40
+// times whole numbers below 2^17.
+NIBBLE_512 bool are_moderate(const Int8Inputs& inputs) {
+  const __m256 least = _mm256_set1_ps(0x1p-60f), most = _mm256_set1_ps(0x1p40f);
+  __mmask8 moderate = 0xff;
+  const std::int64_t groups = std::int64_t{inputs.count} * inputs.groups;
+  for (std::int64_t i = 0; i < groups; ++i) {
+    const __m256 scales = _mm256_load_ps(inputs.first[i].scales);
+    const __mmask8 within =
+        _mm256_cmp_ps_mask(scales, least, _CMP_GE_OQ) & _mm256_cmp_ps_mask(scales, most, _CMP_LE_OQ);
+    moderate &= within | _mm256_cmp_ps_mask(scales, _mm256_setzero_ps(), _CMP_EQ_OQ);
+  }
+  return moderate == 0xff;
+}
+
+// A step's sums with inputs [0, count), added to their totals. lane: of the step, in its group. A product of
+// moderate factors is exact, so one multiply-add has the bits of both.
 template <int count, class Words>
 NIBBLE_512 inline void add_step(const Words& format, const TileStep<Words>& step, const Int8Group* inputs,
-                                int lane, __m512 (&totals)[count]) {
+                                int lane, bool moderate, __m512 (&totals)[count]) {
   __m512i codes[Int8Group::words], sums[count];
-  format.decode(step.words, codes);
+  format.codes_of_kept(step.words, codes);
 #pragma GCC unroll 8
   for (int i = 0; i < count; ++i) sums[i] = _mm512_set1_epi32(inputs[i].start[lane]);
 #pragma GCC unroll 8
@@ -302,29 +334,46 @@ NIBBLE_512 inline void add_step(const Words& format, const TileStep<Words>& step
       sums[i] = _mm512_dpbusd_epi32(sums[i], codes[word], _mm512_set1_epi32(four));
     }
   }
+  const auto scaled_sum = [&](int i) NIBBLE_512 {
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(inputs[i].scales[lane]));
+  };
+  if (moderate && step.scales.moderate) [[likely]] {
 #pragma GCC unroll 8
-  for (int i = 0; i < count; ++i) {
-    const __m512 sum = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(inputs[i].scales[lane]));
-    totals[i] = _mm512_add_ps(totals[i], step.scales.plain ? _mm512_mul_ps(sum, step.scales.factors)
-                                                           : scaled_with_care(sum, step.scales.bytes));
+    for (int i = 0; i < count; ++i)
+      totals[i] = _mm512_fmadd_ps(scaled_sum(i), step.scales.factors, totals[i]);
+  } else {
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) {
+      totals[i] =
+          _mm512_add_ps(totals[i], step.scales.plain ? _mm512_mul_ps(scaled_sum(i), step.scales.factors)
+                                                     : scaled_with_care(scaled_sum(i), step.scales.bytes));
+    }
   }
 }
 
 // By the places among eight steps whose totals they are.
 using PlaceTotals = __m512[group_steps];
 
-// The first `steps` of a tile by a block of inputs, from a group of theirs on.
+// Some steps of a tile.
+template <class Words>
+struct TileChunk {
+  const TileStep<Words>* first;
+  int steps;
+  bool begins;  // the rows: totals begin at zero
+};
+
+// A chunk of a tile by a block of inputs, from a group of theirs on.
 template <int count, class Words>
-NIBBLE_512 void multiply_chunk(const Words& format, const TileStep<Words>* tile, int steps,
-                               const Int8Group* inputs, Ahead* ahead, PlaceTotals* totals) {
+NIBBLE_512 void multiply_chunk(const Words& format, const TileChunk<Words>& chunk, const Int8Group* inputs,
+                               bool moderate, Ahead* ahead, PlaceTotals* totals) {
   for (int place = 0; place < group_steps; ++place) {
     __m512 of_place[count];
 #pragma GCC unroll 8
-    for (int i = 0; i < count; ++i) of_place[i] = totals[i][place];
+    for (int i = 0; i < count; ++i) of_place[i] = chunk.begins ? _mm512_setzero_ps() : totals[i][place];
     const Int8Group* x = inputs;
-    for (int step = place; step < steps; step += group_steps, x += count) {
+    for (int step = place; step < chunk.steps; step += group_steps, x += count) {
       if (ahead != nullptr) ahead->ask_for<Words, tile_rows>();
-      add_step(format, tile[step], x, int8_lane(place), of_place);
+      add_step(format, chunk.first[step], x, int8_lane(place), moderate, of_place);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < count; ++i) totals[i][place] = of_place[i];
@@ -335,6 +384,7 @@ template <class Words>
 NIBBLE_512 void multiply_more(const Words& format, const StepRows& matrix, int begin, int end,
                               const Int8Inputs& inputs, const TotalsSink& store) {
   const int steps = static_cast<int>(matrix.row_steps);
+  const bool moderate = are_moderate(inputs);
   TileStep<Words> tile[chunk_steps];
   PlaceTotals places[most_inputs];
   for (int row = begin; row < end; row += tile_rows) {
@@ -342,13 +392,13 @@ NIBBLE_512 void multiply_more(const Words& format, const StepRows& matrix, int b
     for (int first = 0; first < inputs.count; first += most_inputs) {
       const int count = std::min(most_inputs, inputs.count - first);
       Ahead ahead(matrix, (row + 2 * tile_rows) * matrix.row_steps, Words::step_bytes);
-      for (int i = 0; i < count; ++i) std::fill_n(places[i], group_steps, _mm512_setzero_ps());
       for (int from = 0; from < steps; from += chunk_steps) {
         const int length = std::min(chunk_steps, steps - from);
         read_tile(matrix, rows, from, length, tile);
         for (int i = 0; i < count; i += inputs_at_once) {
           with_count<1, inputs_at_once>(inputs.block_size(first + i), [&](auto together) {
-            multiply_chunk<together>(format, tile, length, inputs.group(first + i, from / group_steps),
+            multiply_chunk<together>(format, TileChunk<Words>{tile, length, from == 0},
+                                     inputs.group(first + i, from / group_steps), moderate,
                                      i == 0 ? &ahead : nullptr, places + i);
           });
         }

@@ -200,6 +200,26 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnQ8AtEveryScale) {
   }
 }
 
+// Where a kernel may add a step's sum by one multiply-add, since its product with the scale is exact, and
+// just beyond; sums that cancel to a few bits show whether it was.
+TEST_P(EveryKernel, GivesTheScalarBitsAtTheBordersOfWhatItMayFuse) {
+  std::mt19937 random(12);
+  constexpr int rows = 32, cols = 320, count = 9;
+  for (const int scale : {1, 20, 66, 67, 68, 127, 186, 187, 188, 230, 254}) {
+    for (const float magnitude :
+         {0x1p-120f, 0x1p-61f, 0x1p-53f, 0x1p-52f, 0x1p0f, 0x1p46f, 0x1p48f, 0x1p60f}) {
+      RandomMxfp4 mxfp4(random, 1, rows, cols);
+      RandomQ8 q8(random, rows, cols);
+      std::ranges::fill(mxfp4.scales, static_cast<std::uint8_t>(scale));
+      std::ranges::fill(q8.scales, static_cast<std::uint8_t>(scale));
+      std::vector<float> x = inputs_of(random, InputValues::int8, std::size_t{count * cols});
+      for (float& value : x) value *= magnitude / 100.0f;
+      expect_scalar_bits(mxfp4.experts[0], InputValues::int8, x);
+      expect_scalar_bits(q8.matrix, InputValues::int8, x);
+    }
+  }
+}
+
 // As in files: not where a line does, nor at a multiple of a step. Nothing lies behind them.
 TEST_P(EveryKernel, GivesTheScalarBitsWhereverWeightsBeginAndHoweverTheyAreAskedFor) {
   std::mt19937 random(13);

@@ -21,13 +21,16 @@ struct TileRows {
 struct alignas(64) TileStepScales {
   std::uint8_t bytes[16][tile_rows];
   bool plain = true;  // none is 0 or 255; there are none without scales
+  bool moderate = false;
 };
+// Scales of 2^-60 to 2^60: a sum between 2^-60 and 2^60 times such a one is exact.
+inline constexpr std::uint8_t least_moderate_scale = 127 - 60, moderate_scales = 2 * 60;
 
 NIBBLE_512 inline void read_tile_scales(const StepRows& matrix, const TileRows& tile, int step, int steps,
                                         TileStepScales& out) {
   const auto at = [&](int r) { return matrix.scales + tile.first_steps[r] + step; };
   __m512i rows[4];
-  __mmask64 extremes = 0;
+  __mmask64 extremes = 0, far = 0;
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
     rows[r] = _mm512_castsi128_si512(read_scales(at(r), steps));
@@ -37,8 +40,11 @@ NIBBLE_512 inline void read_tile_scales(const StepRows& matrix, const TileRows& 
     // 0 and 255 become the largest.
     const __m512i shifted = _mm512_sub_epi8(rows[r], _mm512_set1_epi8(1));
     extremes |= _mm512_cmpge_epu8_mask(shifted, _mm512_set1_epi8(static_cast<char>(254)));
+    far |= _mm512_cmpgt_epu8_mask(_mm512_sub_epi8(rows[r], _mm512_set1_epi8(least_moderate_scale)),
+                                  _mm512_set1_epi8(moderate_scales));
   }
   out.plain = extremes == 0;
+  out.moderate = far == 0;
   const __m512i a = _mm512_unpacklo_epi8(rows[0], rows[1]), b = _mm512_unpackhi_epi8(rows[0], rows[1]);
   const __m512i c = _mm512_unpacklo_epi8(rows[2], rows[3]), d = _mm512_unpackhi_epi8(rows[2], rows[3]);
   const __m512i fours[4] = {_mm512_unpacklo_epi16(a, c), _mm512_unpackhi_epi16(a, c),
