@@ -38,14 +38,12 @@ constexpr int led_apart(int inputs, int step_bytes) {
 struct alignas(64) LaneScales {
   __m512 factors;
   __m128i bytes;
-  bool plain;     // none is 0 or 255, whose factors are not theirs
-  bool moderate;  // as TileStepScales has it
+  bool plain;  // none is 0 or 255, whose factors are not theirs
 
-  NIBBLE_512 void set(__m128i scales, bool are_plain, bool are_moderate = false) {
+  NIBBLE_512 void set(__m128i scales, bool are_plain) {
     factors = plain_factors(scales);
     bytes = scales;
     plain = are_plain;
-    moderate = are_moderate;
   }
 };
 
@@ -264,6 +262,7 @@ template <class Words>
 struct alignas(64) TileStep {
   __m512i words[Words::word_count];
   LaneScales scales;
+  bool moderate;  // its scales, as TileStepScales has it
 };
 
 // The line of 64 bytes of each row that begins with a step: word w of all rows. Past a row's end are zeros.
@@ -290,7 +289,8 @@ NIBBLE_512 inline void read_tile(const StepRows& matrix, const TileRows& tile, i
   TileStepScales scales;
   for (int step = 0; step < count; ++step) {
     if (step % 16 == 0) read_tile_scales(matrix, tile, from + step, std::min(16, count - step), scales);
-    out[step].scales.set(part_at(scales.bytes[step % 16]), scales.plain, scales.moderate);
+    out[step].scales.set(part_at(scales.bytes[step % 16]), scales.plain);
+    out[step].moderate = scales.moderate;
     if (step % line_steps != 0) continue;
     __m512i words[16];
     read_tile_line(matrix, tile, Words::step_bytes, from + step, words);
@@ -337,7 +337,7 @@ NIBBLE_512 inline void add_step(const Words& format, const TileStep<Words>& step
   const auto scaled_sum = [&](int i) NIBBLE_512 {
     return _mm512_mul_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(inputs[i].scales[lane]));
   };
-  if (moderate && step.scales.moderate) [[likely]] {
+  if (moderate && step.moderate) [[likely]] {
 #pragma GCC unroll 8
     for (int i = 0; i < count; ++i)
       totals[i] = _mm512_fmadd_ps(scaled_sum(i), step.scales.factors, totals[i]);

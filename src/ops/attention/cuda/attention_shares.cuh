@@ -45,9 +45,8 @@ struct Work {
   // Once `before` is complete: which of the grid's blocks, `doubled` a multiprocessor, have runs. Runs are as
   // long as the longest must be, the last ones shorter or empty, so that most end where pairs of equal
   // lengths do; and a sixteenth longer where all do then: a split that is left for other blocks is written,
-  // read and made absent again, 2 to 7 % of its keys' and values' bytes each time. Where a block would have
-  // steps of two pairs that others share, each pair has blocks of its own, unless lengths differ so that
-  // these take longer; one, where that takes no longer than sharing. longest: the steps of the longest pair.
+  // read and made absent again, 2 to 7 % of its keys' and values' bytes each time. longest: the steps of the
+  // longest pair.
   __device__ void deal(int longest) {
     const int processors = static_cast<int>(gridDim.x) / doubled;
     units = static_cast<int>(before[args.sequence_count]) * args.cache.kv_heads;
@@ -55,12 +54,14 @@ struct Work {
     each = max((units + blocks - 1) / blocks, 1);
     const int whole = (each + longest - 1) / max(longest, 1) * longest;
     if (16 * whole <= 17 * each) each = max(whole, 1);
+    // A run of one step lies in one pair.
     if (1 < each && each < longest) deal_pairs(longest, doubled * processors);
     hands_on = longest <= each;
   }
-  // Where a block would have steps of two pairs that others share, each pair has as many blocks for itself,
-  // unless lengths differ so much, or splits are so long, that this takes longer. It is one block where that
-  // takes no longer than sharing.
+  // A block that has parts of two pairs ends queries of both. So each pair may have blocks for itself. It has
+  // as many as there are, or one where sharing would take as long. Runs follow one another all the same where
+  // lengths differ much: then the longest pair's blocks would take longer. So would they where splits are
+  // long.
   __device__ void deal_pairs(int longest, int blocks) {
     const int pairs = args.sequence_count * args.cache.kv_heads;
     if (pairs > blocks) return;

@@ -59,7 +59,7 @@ constexpr BlockLinearPath fastest_fp8_path(const BlockProduct& product) {
     return BlockLinearPath::few;
   return some <= many ? BlockLinearPath::some : BlockLinearPath::many;
 }
-// NVFP4 has a kernel for few and one for many, whose blocks wait for one another's bytes where they are fewer
+// NVFP4 has a kernel for few and one for many. Blocks of the latter wait for their bytes where they are fewer
 // than a quarter of the multiprocessors.
 constexpr BlockLinearPath fastest_nvfp4_path(const BlockProduct& product) {
   const bool blocks_are_few = product.granules / many_item_granules < product.processors / 4;

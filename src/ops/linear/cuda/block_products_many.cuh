@@ -30,8 +30,7 @@
 
 namespace nibble::block_products {
 
-inline constexpr int item_granules = many_item_granules;  // a warp each
-inline constexpr int product_warps = item_granules, carrying_warps = 4;
+inline constexpr int product_warps = many_item_granules, carrying_warps = 4;
 inline constexpr int many_threads = 32 * (product_warps + carrying_warps);
 
 template <class Codes, int rows_, ColumnOrder order_>
@@ -40,7 +39,7 @@ struct ManyTiles {
   static constexpr int carrying_registers = order == ColumnOrder::steps ? 56 : 104;
   static constexpr int product_registers = order == ColumnOrder::steps ? 224 : 200;
   static constexpr int rows = rows_;  // of activations in a group: 32, 64 or 128
-  static constexpr int weight_bytes = item_granules * Codes::block_bytes;
+  static constexpr int weight_bytes = many_item_granules * Codes::block_bytes;
   static constexpr int step_bytes = rows * 32;  // of activations, for a k16 step
   static constexpr int stage_bytes = weight_bytes + 4 * step_bytes;
   static constexpr int most_stages = 8, ring_limit = 200 * 1024;
@@ -65,11 +64,11 @@ struct ManyParams {
 // Calls visit(group, first granule) for each of the block's items.
 template <int rows, class Codes, class Store, class Visit>
 __device__ __forceinline__ void for_items(const ManyParams<Codes, Store>& params, const Visit& visit) {
-  const int row_items = (params.weights.shape.granules() + item_granules - 1) / item_granules;
+  const int row_items = (params.weights.shape.granules() + many_item_granules - 1) / many_item_granules;
   const int items = params.groups.groups(rows) * row_items;
   for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
     const int group = item / row_items;
-    visit(params.groups.at(group, rows), (item - group * row_items) * item_granules);
+    visit(params.groups.at(group, rows), (item - group * row_items) * many_item_granules);
   }
 }
 
@@ -339,9 +338,9 @@ void launch_many_of(ManyParams<Codes, Store> params, long long groups, cudaStrea
                          .blocks = shape.blocks() * Tiles::parts,
                          .rows = params.weights.experts * shape.granules(),
                          .box_blocks = Tiles::parts,
-                         .box_rows = item_granules};
+                         .box_rows = many_item_granules};
   params.map = ptx::box_map(boxes);
-  const long long items = groups * ((shape.granules() + item_granules - 1) / item_granules);
+  const long long items = groups * ((shape.granules() + many_item_granules - 1) / many_item_granules);
   const long long processors = processors_of_device();
   const auto kernel = multiply_many<Tiles, Codes, Store>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tiles::shared_bytes));

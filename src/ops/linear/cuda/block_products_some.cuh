@@ -2,16 +2,15 @@
 // bits of the kernels for few and for many. Which rows: block_paths.h.
 //
 // A block has one or two tiles of 64 rows of weights over the whole of K, a warpgroup each, a granule a warp:
-// so totals stay in registers. Weights come ahead, before the kernels ahead have ended. The activations of a
-// group of up to 64 rows come through shared memory, 128 columns a stage. Where each block read them for
-// itself, the second-level cache would bound the product: 256 KB a block of 64 rows of K = 2,048. So the
-// blocks of a cluster, which have neighbouring tiles, bring each other's: every block a share of a stage, for
-// all of them.
+// so totals stay in registers. Weights come before the kernels ahead have ended. The activations of a group
+// of up to 64 rows come through shared memory, 128 columns a stage. If each block read all of them, the
+// second-level cache would bound the product: of 64 rows of K = 2,048 a block needs 256 KB. So the blocks of
+// a cluster, which have neighbouring tiles, read a share of each stage and bring it to all.
 //
-// A stage of 64 rows of weights and 64 of activations takes the tensor cores 256 cycles, shared memory 384 at
-// 128 bytes a cycle, and a warp 290 instructions, of which decoding is 112. A warp that has ordered products
-// waits until all but the last of them have begun; the other tile's warp decodes meanwhile. A stage's
-// products are drained before its sums are added; by then the next stage's first weights are decoded.
+// What a stage of 64 rows of weights and 64 of activations takes: the tensor cores 256 cycles; shared memory
+// 384, at 128 bytes a cycle; a warp 290 instructions, 112 of them to decode. A warp that has ordered products
+// waits until all but the last have begun. The other tile's warp decodes meanwhile. A stage's sums are added
+// when its products are done. By then the next stage's first weights are decoded.
 #pragma once
 
 #include <algorithm>
