@@ -35,7 +35,7 @@ struct TileRows {
 };
 
 // The 16 k of b are sixteen rows of a tile, and its columns the tile's, 64 of it and 64 of the tile that
-// begins tile_bytes further on.
+// begins tile_bytes further on; or those of a, with its 64 rows the tile's columns.
 struct TileColumns {
   std::uint64_t word;
 
@@ -78,6 +78,51 @@ __device__ __forceinline__ void wgmma_bf16(float (&sums)[64], const TileRows& a,
         NIBBLE_EIGHT_SUMS(sums, 24), NIBBLE_EIGHT_SUMS(sums, 32), NIBBLE_EIGHT_SUMS(sums, 40),
         NIBBLE_EIGHT_SUMS(sums, 48), NIBBLE_EIGHT_SUMS(sums, 56)
       : "l"(a.word), "l"(b.word), "r"(static_cast<int>(add)));
+}
+
+// Of 64 columns, and of a tile's first 32.
+__device__ __forceinline__ void wgmma_bf16(float (&sums)[32], const TileRows& a, const TileColumns& b,
+                                           bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+      "}, %32, %33, add, 1, 1, 0, 1;\n"
+      "}"
+      : NIBBLE_EIGHT_SUMS(sums, 0), NIBBLE_EIGHT_SUMS(sums, 8), NIBBLE_EIGHT_SUMS(sums, 16),
+        NIBBLE_EIGHT_SUMS(sums, 24)
+      : "l"(a.word), "l"(b.word), "r"(static_cast<int>(add)));
+}
+__device__ __forceinline__ void wgmma_bf16(float (&sums)[16], const TileRows& a, const TileColumns& b,
+                                           bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+      "}, %16, %17, add, 1, 1, 0, 1;\n"
+      "}"
+      : NIBBLE_EIGHT_SUMS(sums, 0), NIBBLE_EIGHT_SUMS(sums, 8)
+      : "l"(a.word), "l"(b.word), "r"(static_cast<int>(add)));
+}
+
+// Rows of a are a tile's columns, and b lies in core matrices (wgmma_operand).
+__device__ __forceinline__ void wgmma_bf16(float (&sums)[16], const TileColumns& a, std::uint64_t b,
+                                           bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+      "}, %16, %17, add, 1, 1, 1, 0;\n"
+      "}"
+      : NIBBLE_EIGHT_SUMS(sums, 0), NIBBLE_EIGHT_SUMS(sums, 8)
+      : "l"(a.word), "l"(b), "r"(static_cast<int>(add)));
 }
 #undef NIBBLE_EIGHT_SUMS
 

@@ -216,7 +216,7 @@ class Block {
         random_(x + 1 + 7919 * launch.seed),
         fibers_(grid_.threads),
         warps_((grid_.threads + 31) / 32),
-        dynamic_(grid_.shared_bytes + 128, rubbish) {
+        dynamic_(grid_.shared_bytes + 1024, rubbish) {
     if (accesses_are_told)
       watch_ = std::make_unique<RaceWatch>(RaceWatch::Shape{grid_.cluster, rank(), grid_.threads}, dynamic(),
                                            grid_.shared_bytes);
@@ -278,9 +278,10 @@ class Block {
     if (found == barriers_.end()) stop("a barrier nobody initialised");
     return found->second;
   }
+  // Of all blocks as far behind a multiple of 1,024 bytes, as on a GPU, and no more than 128 are promised.
   std::uint8_t* dynamic() {
     const auto address = reinterpret_cast<std::uintptr_t>(dynamic_.data());
-    return dynamic_.data() + (128 - address % 128) % 128;
+    return dynamic_.data() + (1024 + 128 - address % 1024) % 1024;
   }
   bool is_dynamic(const void* at) { return at >= dynamic() && at < dynamic() + grid_.shared_bytes; }
   void wait_while(const Wait& wait) {

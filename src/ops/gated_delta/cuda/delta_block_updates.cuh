@@ -7,108 +7,128 @@
 
 namespace nibble {
 
-// Sums of a block's sixteen rows and sixteen columns of values, as products leave them: lane 4g + t has of
-// columns g and g + 8 rows 2t, 2t + 1 (of 0) and 2t + 8, 2t + 9 (of 1).
-struct BlockSums {
-  float of[2][4];
+inline constexpr int block_columns = 32;  // of values
 
-  // Of column g, or g + 8.
-  __device__ __forceinline__ float4 row(int second) const {
-    return make_float4(of[0][2 * second], of[0][2 * second + 1], of[1][2 * second], of[1][2 * second + 1]);
+// Sums of sixteen rows, as products leave them: of every 8 columns n lane 4g + t has row g, columns 2t and 2t
+// + 1 (4n, 4n + 1), then row g + 8.
+using RowSums = float[block_columns / 2];
+
+// Updates of a block as columns of products: sixteen bfloat16 of a column are two halves of 16 bytes. Column
+// after column they are an operand of wgmma, of which so many bytes lie between eights of columns.
+struct UpdateColumns {
+  uint4 of[block_columns / 8][2][8];
+  static constexpr int eight_bytes = 256;
+
+  __device__ __forceinline__ void put(int column, const std::uint32_t (&words)[8]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      of[column / 8][half][column % 8] =
+          make_uint4(words[4 * half], words[4 * half + 1], words[4 * half + 2], words[4 * half + 3]);
+  }
+};
+struct UpdateTerms {
+  UpdateColumns high, low;
+
+  // Of columns 8n to 8n + 7.
+  __device__ __forceinline__ ColumnTerms columns(int n, int lane) const {
+    const UpdateColumns& of_lane = lane < 16 ? high : low;
+    ColumnTerms terms;
+    ptx::load_matrices(terms.high[0], terms.high[1], terms.low[0], terms.low[1],
+                       &of_lane.of[n][lane / 8 % 2][lane % 8]);
+    return terms;
   }
 };
 
-// Where columns lie for their lanes; four words more than the rows, so that lanes meet other banks.
-struct BlockColumns {
-  float of[16][delta_block + 4];
+// What warps of a tile know of a block's updates: as they are, and what is left of them behind the chunk.
+// They take the place of the sums they are found from, where a column's rows are neighbours, with four words
+// more, so that lanes meet other banks.
+union BlockUpdates {
+  struct {
+    UpdateTerms own, left;
+  };
+  float columns[block_columns][delta_block + 4];
 };
 
 struct BlockRows {
-  const uint4* products;  // of the chunk (ProductRow)
-  const float* betas;     // likewise
-  int first;              // of the block
-  int open, past;         // the chunk's rows whose updates are to be found
+  const uint4* products;      // of the chunk's keys (ProductHalf)
+  const float *betas, *left;  // likewise
+  int first;                  // of the block
+  int open, past;             // the chunk's rows whose updates are to be found
 
   __device__ __forceinline__ bool all_new() const { return open <= first && past >= first + delta_block; }
   __device__ __forceinline__ bool is_new(int j) const { return first + j >= open && first + j < past; }
 };
 
-// What later rows of a block take in of four of its rows and those before them: of row j at j - 1.
+// What a block's rows take in of those before them, and what they are multiplied by: by row, the factors of
+// row j at j - 1.
 struct UpdateFactors {
-  float4 of[delta_block - 1];
+  float4 of[delta_block - 1][delta_block / 4], betas[delta_block / 4];
 
-  __device__ __forceinline__ void load(const BlockRows& rows, int four) {
+  __device__ __forceinline__ void load(const BlockRows& rows) {
 #pragma unroll
     for (int j = 1; j < delta_block; ++j) {
-      if (j > 4 * four)
-        of[j - 1] = *reinterpret_cast<const float4*>(
-            &rows.products[ProductRow::place(rows.first + j, ProductRow::own_unit(four))]);
+#pragma unroll
+      for (int four = 0; 4 * four < j; ++four)
+        of[j - 1][four] = *reinterpret_cast<const float4*>(
+            &rows.products[ProductHalf::place(rows.first + j, ProductHalf::own_unit(four))]);
     }
+#pragma unroll
+    for (int four = 0; four < delta_block / 4; ++four)
+      betas[four] = *reinterpret_cast<const float4*>(rows.betas + rows.first + 4 * four);
   }
 };
 
-// factors: of the first four rows. sums: what is left of the rows' values by all rows ahead of the block, and
-// updates of rows that are known; afterwards those of all rows. By a warp; columns are its own.
-template <bool all_new>
-__device__ __forceinline__ void solve_block(const BlockRows& rows, UpdateFactors factors,
-                                            BlockColumns& columns, int lane, BlockSums& sums) {
+// What is left of the rows' values by all rows ahead of the block -> a lane's column of it. By a warp.
+__device__ __forceinline__ void turn_sums(const RowSums& sums,
+                                          float (&columns)[block_columns][delta_block + 4], int lane,
+                                          float (&own)[delta_block]) {
   const int g = lane / 4, t = lane % 4;
 #pragma unroll
-  for (int second = 0; second < 2; ++second) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-      *reinterpret_cast<float2*>(&columns.of[g + 8 * second][8 * n + 2 * t]) =
-          make_float2(sums.of[n][2 * second], sums.of[n][2 * second + 1]);
-  }
+  for (int i = 0; i < block_columns / 2; ++i) columns[i / 4 * 8 + 2 * t + i % 2][g + i % 4 / 2 * 8] = sums[i];
   __syncwarp();  // columns are there
-  float* const column = columns.of[lane % 16];
-  float own[delta_block];
 #pragma unroll
   for (int j = 0; j < delta_block; j += 4) {
-    const float4 four = *reinterpret_cast<const float4*>(column + j);
+    const float4 four = *reinterpret_cast<const float4*>(&columns[lane][j]);
     own[j] = four.x, own[j + 1] = four.y, own[j + 2] = four.z, own[j + 3] = four.w;
   }
+}
+
+// That -> updates. known(j): of a row that is not new.
+template <bool all_new, class Known>
+__device__ __forceinline__ void solve_block(const BlockRows& rows, const UpdateFactors& factors,
+                                            const Known& known, float (&own)[delta_block]) {
   const auto end_row = [&](int j, float beta) {
-    const float found = __fmul_rn(beta, own[j]);
-    own[j] = all_new || rows.is_new(j) ? found : column[j];
+    own[j] = all_new || rows.is_new(j) ? __fmul_rn(beta, own[j]) : known(j);
   };
   // Four rows at a time: those end, and all later ones take them in.
 #pragma unroll
   for (int first = 0; first < delta_block; first += 4) {
-    const float4 betas = *reinterpret_cast<const float4*>(rows.betas + rows.first + first);
-    end_row(first, betas.x);
-    UpdateFactors next;
+    const float4 beta = factors.betas[first / 4];
+    end_row(first, beta.x);
 #pragma unroll
     for (int j = first + 1; j < delta_block; ++j) {
-      if (j == first + 4) next.load(rows, first / 4 + 1);
-      const float4 of_row = factors.of[j - 1];
+      const float4 of_row = factors.of[j - 1][first / 4];
       own[j] = fmaf(of_row.x, own[first], own[j]);
-      if (j == first + 1) end_row(j, betas.y);
+      if (j == first + 1) end_row(j, beta.y);
       if (j > first + 1) own[j] = fmaf(of_row.y, own[first + 1], own[j]);
-      if (j == first + 2) end_row(j, betas.z);
+      if (j == first + 2) end_row(j, beta.z);
       if (j > first + 2) own[j] = fmaf(of_row.z, own[first + 2], own[j]);
-      if (j == first + 3) end_row(j, betas.w);
+      if (j == first + 3) end_row(j, beta.w);
       if (j > first + 3) own[j] = fmaf(of_row.w, own[first + 3], own[j]);
     }
-    factors = next;
   }
-  __syncwarp();  // columns have been read
-  if (lane < 16) {
+}
+
+// A lane's column, for products.
+__device__ __forceinline__ void put_column(const float (&column)[delta_block], int lane, UpdateTerms& to) {
+  std::uint32_t high[8], low[8];
 #pragma unroll
-    for (int j = 0; j < delta_block; j += 4)
-      *reinterpret_cast<float4*>(column + j) = make_float4(own[j], own[j + 1], own[j + 2], own[j + 3]);
+  for (int pair = 0; pair < 8; ++pair) {
+    const TermPair terms = terms_of(column[2 * pair], column[2 * pair + 1]);
+    high[pair] = terms.high, low[pair] = terms.low;
   }
-  __syncwarp();  // updates are there
-#pragma unroll
-  for (int second = 0; second < 2; ++second) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const float2 two = *reinterpret_cast<const float2*>(&columns.of[g + 8 * second][8 * n + 2 * t]);
-      sums.of[n][2 * second] = two.x;
-      sums.of[n][2 * second + 1] = two.y;
-    }
-  }
-  __syncwarp();  // and have been read
+  to.high.put(lane, high);
+  to.low.put(lane, low);
 }
 
 }  // namespace nibble

@@ -143,28 +143,62 @@ struct KeyRows {
   __device__ __forceinline__ static int moved(int place, int by) { return (place ^ by % 8) + by / 8 * 8; }
 };
 
+// A chunk's keys or queries in shared memory as tiles of warpgroups' products
+// (ops/ptx/warpgroup_swizzled.cuh), a row of a tile a row of the chunk: high terms of 64 dimensions a tile,
+// then the low ones. Tiles have 64 columns where there are fewer dimensions, and nobody reads what lies
+// there.
+template <int key_dim>
+struct KeyTiles {
+  using Rows = KeyRows<key_dim>;
+  static constexpr int tile_bytes = 64 * 128, parts = (key_dim + 63) / 64;
+  static constexpr int low = parts * tile_bytes, bytes = 2 * low;
+
+  // A row comes in pieces, each to a tile of its own where a tile's row is full of dimensions.
+  static constexpr bool whole_tiles = key_dim % 64 == 0;
+  static constexpr int pieces = whole_tiles ? 2 * parts : Rows::units, piece_bytes = Rows::bytes / pieces;
+  __device__ __forceinline__ static int place(int row, int piece) {
+    if constexpr (whole_tiles) return piece * tile_bytes + row * 128;
+    const int unit = unit_place<Rows::units>(row, piece), of_term = Rows::units / 2;
+    return unit / of_term * low + row * 128 + (unit % of_term ^ row % 8) * 16;
+  }
+
+  // Where sixteen dimensions of all rows' high terms begin, as k of a product.
+  __device__ __forceinline__ static unsigned step(int step) {
+    return static_cast<unsigned>(step / 4 * tile_bytes + step % 4 * 32);
+  }
+};
+
 // What row p of a chunk has of each row j before it, for a head of values, with what is left of it by then:
 // k_j . q_p, in terms, of all j up to p; -(k_j . k_p), in terms, of the blocks of sixteen ahead of its own,
-// and in float32 of its own.
-struct ProductRow {
-  static constexpr int units = 32, with_query = 0, with_key = 16;
-  static constexpr int low = 8;  // units from high terms to low ones
+// and in float32 of its own. A half of the row is of its query, the other of its key; of a half the high
+// terms of all j come first.
+struct ProductHalf {
+  static constexpr int units = 16, low = units / 2;
 
   __device__ __forceinline__ static int place(int row, int unit) {
     return row * units + unit_place<units>(row, unit);
   }
   // Of rows 4i to 4i + 3 of the row's own block, in float32.
-  __device__ __forceinline__ static int own_unit(int i) { return with_key + 6 + i % 2 + i / 2 * low; }
+  __device__ __forceinline__ static int own_unit(int i) { return 6 + i % 2 + i / 2 * low; }
 
-  // As columns: rows p = 8n to 8n + 7, over the rows of block `block`.
-  __device__ __forceinline__ static ColumnTerms columns(const uint4* rows, bool of_queries, int n, int block,
-                                                        int lane) {
-    const int of_lane = lane % 8 * units + lane / 16 * low + (lane / 8 % 2 ^ lane % 8);
-    ColumnTerms terms;
-    ptx::load_matrices(terms.high[0], terms.high[1], terms.low[0], terms.low[1],
-                       rows + (of_lane ^ 2 * block) + (of_queries ? with_query : with_key) + 8 * n * units);
+  // Halves one after the other as rows of products: those of block `of_rows`, over the rows of block `block`.
+  __device__ __forceinline__ static RowTerms rows(const uint4* halves, int of_rows, int block, int lane) {
+    const int of_lane = lane % 16 * units + (lane / 16 ^ lane % 8 ^ 2 * block);
+    const uint4* const at = halves + 16 * of_rows * units + of_lane;
+    RowTerms terms;
+    ptx::load_matrices(terms.high.x, terms.high.y, terms.high.z, terms.high.w, at);
+    ptx::load_matrices(terms.low.x, terms.low.y, terms.low.z, terms.low.w, at + low);
     return terms;
   }
+};
+struct ProductRow {
+  static constexpr int with_query = 0, with_key = ProductHalf::units, units = 2 * ProductHalf::units;
+  static constexpr int low = ProductHalf::low;
+
+  __device__ __forceinline__ static int place(int row, int unit) {
+    return row * units + unit_place<units>(row, unit);
+  }
+  __device__ __forceinline__ static int own_unit(int i) { return with_key + ProductHalf::own_unit(i); }
 };
 
 }  // namespace nibble

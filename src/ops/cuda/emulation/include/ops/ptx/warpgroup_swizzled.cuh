@@ -56,8 +56,9 @@ struct TileColumns {
   }
 };
 
-template <int count, class Columns>
-void wgmma_bf16(float (&sums)[count], const TileRows& a, const Columns& b, bool add) {
+// a(row, half, pair), b(column, half, pair): two bfloat16 of the product.
+template <int count, class Rows, class Columns>
+void wgmma_of_pairs(float (&sums)[count], const Rows& a, const Columns& b, bool add) {
   const unsigned g = emulation::thread_index() % 32 / 4, t = emulation::thread_index() % 4;
   const unsigned row = emulation::thread_index() / 32 % 4 * 16 + g;
   emulation::begin_product(sums);
@@ -65,10 +66,23 @@ void wgmma_bf16(float (&sums)[count], const TileRows& a, const Columns& b, bool 
     const unsigned column = 8 * static_cast<unsigned>(tile) + g;
     float(&four)[4] = *reinterpret_cast<float(*)[4]>(&sums[4 * tile]);
     if (!add) std::memset(four, 0, sizeof four);
-    mma_m16n8k16_bf16(four, a.pair(row, 0, t), a.pair(row + 8, 0, t), a.pair(row, 1, t),
-                      a.pair(row + 8, 1, t), b.pair(column, 0, t), b.pair(column, 1, t));
+    mma_m16n8k16_bf16(four, a(row, 0, t), a(row + 8, 0, t), a(row, 1, t), a(row + 8, 1, t), b(column, 0, t),
+                      b(column, 1, t));
   }
   emulation::end_product(sums, count);
+}
+
+template <int count, class Columns>
+void wgmma_bf16(float (&sums)[count], const TileRows& a, const Columns& b, bool add) {
+  wgmma_of_pairs(
+      sums, [&](unsigned row, unsigned half, unsigned pair) { return a.pair(row, half, pair); },
+      [&](unsigned column, unsigned half, unsigned pair) { return b.pair(column, half, pair); }, add);
+}
+template <int count>
+void wgmma_bf16(float (&sums)[count], const TileColumns& a, std::uint64_t b, bool add) {
+  wgmma_of_pairs(
+      sums, [&](unsigned row, unsigned half, unsigned pair) { return a.pair(row, half, pair); },
+      [&](unsigned column, unsigned half, unsigned pair) { return wgmma_pair(b, column, half, pair); }, add);
 }
 
 }  // namespace nibble::ptx
