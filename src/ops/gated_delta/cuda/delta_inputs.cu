@@ -82,22 +82,27 @@ __device__ __forceinline__ void take_rows(const DeltaKernelArgs& args, const Row
                                           const InputHead& of, int lane, const Put& put) {
   HeadRows<dims> head(args, of.channel, of.column, lane);
   typename HeadRows<dims>::Channels channels;
-  StateRowsCuda rows;
-  int before = -1;  // sequence of the row before
+  for (int first = turn.first; first < turn.past;) {
+    const int sequence = args.step.sequence_of_row[first];
+    StateRowsCuda rows;
+    if (sequence >= 0) rows = args.step.of_sequence[sequence];
+    if (!has_many_delta_rows(rows.row_count)) {
+      ++first;
+      continue;
+    }
+    // The sequence's rows of the turn.
+    const int past = min(turn.past, rows.row_begin + rows.row_count),
+              ahead = rows.first_position - rows.row_begin;
+    head.go_to(rows, first);
 #pragma unroll 1
-  for (int row = turn.first; row < turn.past; ++row) {
-    const int sequence = args.step.sequence_of_row[row];
-    const bool is_next = sequence == before;
-    before = sequence;
-    if (sequence < 0) continue;
-    if (!is_next) rows = args.step.of_sequence[sequence];
-    if (!has_many_delta_rows(rows.row_count)) continue;
-    if (!is_next) head.go_to(rows, row);
-    head.convolve(channels);
-    if (row + 1 < turn.past) head.fetch_row(row + 1);
-    channels.activate();
-    if (of.length != 0) channels.normalise(of.length);
-    if (HeadRows<dims>::has(lane)) put(channels, row, rows.first_position + row - rows.row_begin);
+    for (int row = first; row < past; ++row) {
+      head.convolve(channels);
+      if (row + 1 < past) head.fetch_row(row + 1);
+      channels.activate();
+      if (of.length != 0) channels.normalise(of.length);
+      if (HeadRows<dims>::has(lane)) put(channels, row, ahead + row);
+    }
+    first = past;
   }
 }
 __device__ __forceinline__ void take_gates(const DeltaKernelArgs& args, const RowsInTurn& turn, int head) {
