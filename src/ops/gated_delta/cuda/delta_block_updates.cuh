@@ -39,9 +39,9 @@ struct UpdateTerms {
   }
 };
 
-// What warps of a tile know of a block's updates: as they are, and what is left of them behind the chunk.
-// They take the place of the sums they are found from, where a column's rows are neighbours, with four words
-// more, so that lanes meet other banks.
+// What all warps get of a block's updates: as they are, and what is left of them behind the chunk. They take
+// the place of the sums that they are found from. There a column's rows are neighbours, with four words more,
+// so that lanes meet other banks.
 union BlockUpdates {
   struct {
     UpdateTerms own, left;
@@ -59,8 +59,7 @@ struct BlockRows {
   __device__ __forceinline__ bool is_new(int j) const { return first + j >= open && first + j < past; }
 };
 
-// What a block's rows take in of those before them, and what they are multiplied by: by row, the factors of
-// row j at j - 1.
+// What a block's rows take in of those before them, of row j at j - 1, and their betas.
 struct UpdateFactors {
   float4 of[delta_block - 1][delta_block / 4], betas[delta_block / 4];
 
@@ -78,7 +77,7 @@ struct UpdateFactors {
   }
 };
 
-// What is left of the rows' values by all rows ahead of the block -> a lane's column of it. By a warp.
+// Sums of sixteen rows -> a lane's column of them. By a warp.
 __device__ __forceinline__ void turn_sums(const RowSums& sums,
                                           float (&columns)[block_columns][delta_block + 4], int lane,
                                           float (&own)[delta_block]) {
@@ -93,7 +92,8 @@ __device__ __forceinline__ void turn_sums(const RowSums& sums,
   }
 }
 
-// That -> updates. known(j): of a row that is not new.
+// own: what all rows ahead of the block leave of its values, by row -> updates. known(j): the update of a row
+// that is not new.
 template <bool all_new, class Known>
 __device__ __forceinline__ void solve_block(const BlockRows& rows, const UpdateFactors& factors,
                                             const Known& known, float (&own)[delta_block]) {

@@ -195,8 +195,8 @@ class ChunkUpdates : ChunkWarp<key_dim, value_dim> {
     return ProductHalf::rows(shared_.of_keys[this->half()], block_, block, lane_);
   }
 
-  // From what all blocks ahead have left of the values; to all warps. First to those that wait: the block
-  // behind takes in updates, and after the last block the state what is left of them.
+  // From what all blocks ahead leave of the values, to all warps. Those that wait get theirs first: the block
+  // behind takes in updates, and behind the last block the state takes in what is left of them.
   __device__ void end(const BlockRows& rows, const UpdateFactors& factors, const RowSums& sums) const {
     BlockUpdates& updates = shared_.updates[block_];
     float own[delta_block];
@@ -286,8 +286,8 @@ class ChunkOutputs : ChunkWarp<key_dim, value_dim> {
   }
 
  private:
-  // e^G S^T q, in two parts while updates are solved, which do without shared memory: products of
-  // warpgroups leave nothing of it to others.
+  // e^G S^T q, in two parts while others solve updates: that needs no shared memory, and these products leave
+  // none of it to others.
   __device__ void begin(RowSums& sums) const {
     this->await_keys();
     ptx::mbarrier_wait(&shared_.queries_come, this->parity());
