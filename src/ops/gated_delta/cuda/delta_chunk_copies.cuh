@@ -118,16 +118,15 @@ class ChunkCopies {
       const int rows = in_boxes ? delta_chunk : chunk.past,
                 new_rows = in_boxes ? delta_chunk : chunk.past - chunk.open;
       find_gates(chunk);
+      // All threads arrive once they have seen that there is room. A barrier's next phase may have ended
+      // before one that had not would look, and looked like the one it waits for.
       if (turn >= 2) await(&shared_.keys_read[half], turn / 2 - 1);
       put_gates(half);
-      if (thread_ == 0)
-        expect(&shared_.keys_come[half], rows * Keys::bytes + new_rows * half_row);
-      else
-        ptx::mbarrier_arrive(&shared_.keys_come[half]);
+      arrive(&shared_.keys_come[half], rows * Keys::bytes + new_rows * half_row);
       const To keys{shared_.keys[half], shared_.of_keys[half], &shared_.keys_come[half], false};
       copy(chunk, keys, in_boxes);
       if (turn >= 1) await(&shared_.queries_read, turn - 1);
-      if (thread_ == 0) expect(&shared_.queries_come, new_rows * (Keys::bytes + half_row));
+      arrive(&shared_.queries_come, new_rows * (Keys::bytes + half_row));
       const To queries{shared_.queries, shared_.of_queries[half], &shared_.queries_come, true};
       copy(chunk, queries, in_boxes);
     }
@@ -144,8 +143,12 @@ class ChunkCopies {
   __device__ void await(std::uint64_t* barrier, int phase) const {
     ptx::await_room(barrier, static_cast<std::uint32_t>(phase) & 1, args_.stuck, Stuck::delta_room);
   }
-  __device__ static void expect(std::uint64_t* barrier, int bytes) {
-    ptx::mbarrier_arrive_expecting(barrier, static_cast<std::uint32_t>(bytes));
+  // bytes: that are to come.
+  __device__ void arrive(std::uint64_t* barrier, int bytes) const {
+    if (thread_ == 0)
+      ptx::mbarrier_arrive_expecting(barrier, static_cast<std::uint32_t>(bytes));
+    else
+      ptx::mbarrier_arrive(barrier);
   }
   // All blocks of the cluster.
   __device__ unsigned ranks() const { return (1u << work_.cluster) - 1; }

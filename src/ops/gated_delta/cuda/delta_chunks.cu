@@ -447,7 +447,7 @@ __global__ void __launch_bounds__(chunk_threads, 1)
       init(&shared.keys_come[half], part_threads);
       init(&shared.keys_read[half], computing_parts * part_warps * cluster);
     }
-    init(&shared.queries_come, 1);
+    init(&shared.queries_come, part_threads);
     init(&shared.queries_read, part_warps * cluster);
     init(&shared.state_read, part_warps);
     for (std::uint64_t& barrier : shared.solving) init(&barrier, 1);
