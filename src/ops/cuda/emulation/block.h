@@ -243,7 +243,7 @@ class Block {
       std::shuffle(order.begin(), order.end(), random_);
       for (const std::size_t warp : order) {
         if (order.size() > 2 && random_() % 3 == 0) continue;
-        take_turns(warp);
+        if (!rests(warp)) take_turns(warp);
       }
       take_messages();
       bring_copies();
@@ -381,6 +381,18 @@ class Block {
     ++running->ended_;
     running->give_way();
   }
+  bool rests(std::size_t warp) {
+    constexpr unsigned seldom = 64;
+    if (longest_rest == 0) return false;
+    if (rest_ == 0 && random_() % seldom == 0) {
+      resting_ = warp;
+      rest_ = random_() % longest_rest;
+    }
+    if (rest_ == 0 || warp != resting_) return false;
+    --rest_;
+    idle_ = false;
+    return true;
+  }
   void take_turns(std::size_t warp) {
     for (std::size_t i = warp * 32; i < std::min(fibers_.size(), warp * 32 + 32); ++i) {
       if (fibers_[i].ended || fibers_[i].wait.goes_on()) continue;
@@ -469,6 +481,8 @@ class Block {
 
   bool begins_;
   std::mt19937 random_;
+  std::size_t resting_ = 0;  // the warp that does not take its next turns
+  unsigned rest_ = 0;        // so many
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
   std::vector<Copy> copies_;

@@ -27,6 +27,8 @@ struct Grid {
 
 // Whose turn it is follows from it, from a block's number and its device; tests try several.
 inline unsigned schedule_seed = 0;
+// Turns of its block for which one warp at a time may rest, though it could go on; now and then.
+inline unsigned longest_rest = 0;
 
 // Runs a kernel. Blocks of one row of a grid of at most 16 a row run at the same time, others in turn. One
 // that overlaps others runs its first blocks for some turns before the launch ahead has done anything behind

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <tuple>
+#include <utility>
 
 #include "ops/cuda/device_test_util.h"
 #include "ops/gated_delta/cuda/gated_delta_cuda.h"
@@ -14,6 +15,9 @@
 #include "ops/gated_delta/gated_delta.h"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/op_test_util.h"
+#ifdef NIBBLE_GPU_EMULATION
+#include "ops/ptx/give_up.cuh"
+#endif
 
 namespace nibble {
 namespace {
@@ -315,6 +319,23 @@ TEST_P(DeltaOnTheGpu, SnapshotsOnTheWayAreGoneOnFrom) {
         << "from " << from;
   }
 }
+
+#ifdef NIBBLE_GPU_EMULATION
+TEST_P(DeltaOnTheGpu, WarpsThatComeAWholeChunkLateChangeNoBit) {
+  const Layer layer(random_, GetParam().shape, GetParam().by_key_head);
+  const std::vector<Text> texts{Text(random_, layer, 330)};
+  const std::vector<std::uint16_t> whole = in_pieces(layer, texts, 0, {330});
+  const unsigned polls = std::exchange(ptx::give_up_polls, 1u << 16);
+  emulation::longest_rest = 400;
+  for (unsigned seed = 1; seed <= 3; ++seed) {
+    emulation::schedule_seed = seed;
+    EXPECT_EQ(in_pieces(layer, texts, 0, {330}), whole) << "by seed " << seed;
+  }
+  emulation::longest_rest = 0;
+  emulation::schedule_seed = 0;
+  ptx::give_up_polls = polls;
+}
+#endif
 
 TEST_F(OnTheGpu, TheGatedDeltaRuleRefusesOtherHeads) {
   GatedDeltaCudaArgs args;
