@@ -56,74 +56,58 @@ __device__ __forceinline__ void wgmma_bf16(float (&sums)[32], const TileRows& a,
   wgmma_bf16(sums, a.word, b.word, add);
 }
 
-#define NIBBLE_EIGHT_SUMS(s, i)                                                               \
+// What an instruction takes as an operand.
+__device__ __forceinline__ std::uint64_t operand_word(std::uint64_t word) { return word; }
+template <class Tile>
+__device__ __forceinline__ std::uint64_t operand_word(const Tile& tile) {
+  return tile.word;
+}
+
+#define NIBBLE_TILE_SUMS_8(s, i)                                                              \
   "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), \
       "+f"(s[i + 6]), "+f"(s[i + 7])
+#define NIBBLE_TILE_SUMS_16 NIBBLE_TILE_SUMS_8(sums, 0), NIBBLE_TILE_SUMS_8(sums, 8)
+#define NIBBLE_TILE_SUMS_32 NIBBLE_TILE_SUMS_16, NIBBLE_TILE_SUMS_8(sums, 16), NIBBLE_TILE_SUMS_8(sums, 24)
+#define NIBBLE_TILE_SUMS_64                                                        \
+  NIBBLE_TILE_SUMS_32, NIBBLE_TILE_SUMS_8(sums, 32), NIBBLE_TILE_SUMS_8(sums, 40), \
+      NIBBLE_TILE_SUMS_8(sums, 48), NIBBLE_TILE_SUMS_8(sums, 56)
+#define NIBBLE_TILE_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define NIBBLE_TILE_NAMES_32 \
+  NIBBLE_TILE_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NIBBLE_TILE_NAMES_64                                                              \
+  NIBBLE_TILE_NAMES_32                                                                    \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
+  "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
-// The same of 128 columns.
-__device__ __forceinline__ void wgmma_bf16(float (&sums)[64], const TileRows& a, const TileColumns& b,
-                                           bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-      "}, %64, %65, add, 1, 1, 0, 1;\n"
-      "}"
-      : NIBBLE_EIGHT_SUMS(sums, 0), NIBBLE_EIGHT_SUMS(sums, 8), NIBBLE_EIGHT_SUMS(sums, 16),
-        NIBBLE_EIGHT_SUMS(sums, 24), NIBBLE_EIGHT_SUMS(sums, 32), NIBBLE_EIGHT_SUMS(sums, 40),
-        NIBBLE_EIGHT_SUMS(sums, 48), NIBBLE_EIGHT_SUMS(sums, 56)
-      : "l"(a.word), "l"(b.word), "r"(static_cast<int>(add)));
-}
-
-// Of 64 columns, and of a tile's first 32.
-__device__ __forceinline__ void wgmma_bf16(float (&sums)[32], const TileRows& a, const TileColumns& b,
-                                           bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-      "}, %32, %33, add, 1, 1, 0, 1;\n"
-      "}"
-      : NIBBLE_EIGHT_SUMS(sums, 0), NIBBLE_EIGHT_SUMS(sums, 8), NIBBLE_EIGHT_SUMS(sums, 16),
-        NIBBLE_EIGHT_SUMS(sums, 24)
-      : "l"(a.word), "l"(b.word), "r"(static_cast<int>(add)));
-}
-__device__ __forceinline__ void wgmma_bf16(float (&sums)[16], const TileRows& a, const TileColumns& b,
-                                           bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-      "}, %16, %17, add, 1, 1, 0, 1;\n"
-      "}"
-      : NIBBLE_EIGHT_SUMS(sums, 0), NIBBLE_EIGHT_SUMS(sums, 8)
-      : "l"(a.word), "l"(b.word), "r"(static_cast<int>(add)));
-}
-
+// The same of other columns and operands. operands: their names, behind those of the sums; turned: "1" for
+// each of a and b that has its 16 k as rows of a tile.
+#define NIBBLE_TILE_WGMMA(count, columns, A, B, add_name, operands, turned)                           \
+  __device__ __forceinline__ void wgmma_bf16(float(&sums)[count], const A& a, const B& b, bool add) { \
+    asm volatile(                                                                                     \
+        "{\n"                                                                                         \
+        ".reg .pred add;\n"                                                                           \
+        "setp.ne.b32 add, " add_name                                                                  \
+        ", 0;\n"                                                                                      \
+        "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" NIBBLE_TILE_NAMES_##count   \
+        "}, " operands ", add, 1, 1, " turned                                                         \
+        ";\n"                                                                                         \
+        "}"                                                                                           \
+        : NIBBLE_TILE_SUMS_##count                                                                    \
+        : "l"(operand_word(a)), "l"(operand_word(b)), "r"(static_cast<int>(add)));                    \
+  }
+NIBBLE_TILE_WGMMA(64, "128", TileRows, TileColumns, "%66", "%64, %65", "0, 1")
+NIBBLE_TILE_WGMMA(32, "64", TileRows, TileColumns, "%34", "%32, %33", "0, 1")
+NIBBLE_TILE_WGMMA(16, "32", TileRows, TileColumns, "%18", "%16, %17", "0, 1")  // a tile's first 32 columns
 // Rows of a are a tile's columns, and b lies in core matrices (wgmma_operand).
-__device__ __forceinline__ void wgmma_bf16(float (&sums)[16], const TileColumns& a, std::uint64_t b,
-                                           bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-      "}, %16, %17, add, 1, 1, 1, 0;\n"
-      "}"
-      : NIBBLE_EIGHT_SUMS(sums, 0), NIBBLE_EIGHT_SUMS(sums, 8)
-      : "l"(a.word), "l"(b), "r"(static_cast<int>(add)));
-}
-#undef NIBBLE_EIGHT_SUMS
+NIBBLE_TILE_WGMMA(16, "32", TileColumns, std::uint64_t, "%18", "%16, %17", "1, 0")
+
+#undef NIBBLE_TILE_WGMMA
+#undef NIBBLE_TILE_SUMS_8
+#undef NIBBLE_TILE_SUMS_16
+#undef NIBBLE_TILE_SUMS_32
+#undef NIBBLE_TILE_SUMS_64
+#undef NIBBLE_TILE_NAMES_16
+#undef NIBBLE_TILE_NAMES_32
+#undef NIBBLE_TILE_NAMES_64
 
 }  // namespace nibble::ptx

@@ -278,7 +278,7 @@ class Block {
     if (found == barriers_.end()) stop("a barrier nobody initialised");
     return found->second;
   }
-  // Of all blocks as far behind a multiple of 1,024 bytes, as on a GPU, and no more than 128 are promised.
+  // As far behind a multiple of 1,024 bytes in all blocks, as on a GPU; kernels may count on 128.
   std::uint8_t* dynamic() {
     const auto address = reinterpret_cast<std::uintptr_t>(dynamic_.data());
     return dynamic_.data() + (1024 + 128 - address % 1024) % 1024;
@@ -381,6 +381,7 @@ class Block {
     ++running->ended_;
     running->give_way();
   }
+  // Whether the warp lets this turn pass (longest_rest).
   bool rests(std::size_t warp) {
     constexpr unsigned seldom = 64;
     if (longest_rest == 0) return false;
@@ -481,8 +482,8 @@ class Block {
 
   bool begins_;
   std::mt19937 random_;
-  std::size_t resting_ = 0;  // the warp that does not take its next turns
-  unsigned rest_ = 0;        // so many
+  std::size_t resting_ = 0;  // the warp that rests
+  unsigned rest_ = 0;        // turns that it still does
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
   std::vector<Copy> copies_;

@@ -28,10 +28,34 @@ struct ChunkMaps {
   ptx::TensorMap products;  // [rows, 2 * value_heads] halves (ProductHalf)
 };
 
+// A chunk's keys or queries in shared memory as tiles of warpgroups' products
+// (ops/ptx/warpgroup_swizzled.cuh). A row of a tile is a row of the chunk: high terms of 64 dimensions a
+// tile, then the low ones. Of fewer dimensions the rest of a tile's 64 columns is read by nobody.
+template <int key_dim>
+struct KeyTiles {
+  using Rows = KeyRows<key_dim>;
+  static constexpr int row_bytes = ptx::swizzled_row_bytes, tile_bytes = 64 * row_bytes,
+                       parts = (key_dim + 63) / 64;
+  static constexpr int low = parts * tile_bytes, bytes = 2 * low;
+
+  // A row comes in pieces, each to a tile of its own where a tile's row is full of dimensions.
+  static constexpr bool whole_tiles = key_dim % 64 == 0;
+  static constexpr int pieces = whole_tiles ? 2 * parts : Rows::units, piece_bytes = Rows::bytes / pieces;
+  __device__ __forceinline__ static int place(int row, int piece) {
+    if constexpr (whole_tiles) return piece * tile_bytes + row * row_bytes;
+    const int unit = unit_place<Rows::units>(row, piece), of_term = Rows::units / 2;
+    return unit / of_term * low + row * row_bytes + (unit % of_term ^ row % 8) * 16;
+  }
+
+  // Where sixteen dimensions of all rows' high terms begin, as k of a product.
+  __device__ __forceinline__ static unsigned step(int step) {
+    return static_cast<unsigned>(step / 4 * tile_bytes + step % 4 * 32);
+  }
+};
+
 template <int key_dim>
 struct ChunkShared {
   using Tiles = KeyTiles<key_dim>;
-  static constexpr int alignment = ptx::swizzled_eight_bytes;
   // By parity of the chunk.
   std::uint8_t keys[2][Tiles::bytes];
   std::uint8_t queries[Tiles::bytes];
@@ -45,13 +69,6 @@ struct ChunkShared {
   // Of a chunk: whether its state has been read; the first blocks' solutions, which leave memory to others;
   // updates of each block, and whether all have been read.
   std::uint64_t state_read, solving[2], updates_there[delta_blocks], updates_read;
-
-  // In the block's shared memory, at a multiple of what tiles want.
-  __device__ __forceinline__ static ChunkShared& of_block() {
-    std::uint8_t* const bytes = ptx::dynamic_shared();
-    const auto past = reinterpret_cast<std::uintptr_t>(bytes) % alignment;
-    return *reinterpret_cast<ChunkShared*>(bytes + (alignment - past) % alignment);
-  }
 };
 
 // What all threads of a block know.

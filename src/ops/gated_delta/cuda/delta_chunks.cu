@@ -3,11 +3,12 @@
 // One finds the outputs. Two hold halves of the state and bring them forward, a block's updates after the
 // other's. What they read of a chunk comes while the one before it is computed.
 //
-// FLOPs of a chunk: 24 products of 64 x 32 x 16, eight each for S^T k, S^T q and the state, and 64 of 16 x 8
-// x 16 within the chunk, three for each term of the sums. The way from chunk to chunk is S^T k, the updates
-// of four blocks in turn, what the last one adds to the state, and the state's terms. All else is done beside
-// it.
+// FLOPs of a chunk: S^T k, S^T q and the state are eight products of 64 x 32 x 16 each. Within the chunk are
+// 64 of 16 x 8 x 16. Each is three, one for each term of a sum. The way from chunk to chunk is S^T k, the
+// updates of four blocks in turn, what the last one adds to the state, and the state's terms. All else is
+// done beside it.
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/tile_shared.cuh"
 #include "ops/gated_delta/cuda/delta_chunk_copies.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/warpgroup_registers.cuh"
@@ -23,6 +24,7 @@ class ChunkWarp {
  protected:
   using Tiles = KeyTiles<key_dim>;
   static constexpr int steps = KeyRows<key_dim>::steps, eights = block_columns / 8;
+  static constexpr int state_threads = Tiles::parts * part_threads;  // of those that hold the state
 
   __device__ ChunkWarp(const ChunkWork<key_dim, value_dim>& work, int warp, int lane)
       : work_(work),
@@ -182,7 +184,7 @@ class ChunkUpdates : ChunkWarp<key_dim, value_dim> {
 
   // v - e^G S^T k
   __device__ void begin(RowSums& sums) const {
-    ptx::named_barrier(state_is_there, (Tiles::parts + 1) * part_threads);
+    ptx::named_barrier(state_is_there, Base::state_threads + part_threads);
     typename Base::StateSums of_state;
     this->read_state(of_state, shared_.keys[this->half()], 0, Base::steps);
     this->end_state(of_state, sums);
@@ -237,7 +239,7 @@ class ChunkUpdates : ChunkWarp<key_dim, value_dim> {
     }
     put_column(of_rows, lane_, updates.left);
     ptx::fence_shared_writes();
-    ptx::named_barrier_arrive(left_is_there + block_, Tiles::parts * part_threads + 32);
+    ptx::named_barrier_arrive(left_is_there + block_, Base::state_threads + 32);
   }
 
   // Of this lane's column, the block's rows.
@@ -398,7 +400,7 @@ class ChunkState : ChunkWarp<key_dim, value_dim> {
       }
     }
     ptx::fence_shared_writes();
-    ptx::named_barrier_arrive(state_is_there, (Tiles::parts + 1) * part_threads);
+    ptx::named_barrier_arrive(state_is_there, Base::state_threads + part_threads);
   }
 
   // To the border behind the chunk.
@@ -409,7 +411,7 @@ class ChunkState : ChunkWarp<key_dim, value_dim> {
     RowSums taken_in;
 #pragma unroll
     for (int block = 0; block < delta_blocks; ++block) {
-      ptx::named_barrier(left_is_there + block, Tiles::parts * part_threads + 32);
+      ptx::named_barrier(left_is_there + block, Base::state_threads + 32);
       const UpdateTerms& left = shared_.updates[block].left;
       const std::uint64_t high_left = ptx::wgmma_operand<UpdateColumns::eight_bytes>(&left.high),
                           low_left = ptx::wgmma_operand<UpdateColumns::eight_bytes>(&left.low);
@@ -436,7 +438,7 @@ __global__ void __launch_bounds__(chunk_threads, 1)
                  int cluster) {
   constexpr int slices = (value_dim + block_columns - 1) / block_columns;
   constexpr int state_parts = KeyTiles<key_dim>::parts, computing_parts = chunk_state + state_parts;
-  auto& shared = ChunkShared<key_dim>::of_block();
+  auto& shared = tile_shared<ChunkShared<key_dim>>();
   ptx::grid_launch_dependents();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = ptx::warp_of_block();
   if (thread == 0) {
@@ -492,8 +494,7 @@ __global__ void __launch_bounds__(chunk_threads, 1)
 
 void launch_delta_chunks(const DeltaShape& shape, const DeltaKernelArgs& args, cudaStream_t stream) {
   with_delta_dims(shape, [&]<int key_dim, int value_dim>() {
-    using Shared = ChunkShared<key_dim>;
-    constexpr std::size_t bytes = sizeof(Shared) + Shared::alignment;
+    constexpr std::size_t bytes = tile_shared_bytes<ChunkShared<key_dim>>;
     static_assert(bytes <= 227 * 1024);
     constexpr int slices = (value_dim + block_columns - 1) / block_columns;
     const auto kernel = delta_chunks<key_dim, value_dim>;

@@ -143,31 +143,6 @@ struct KeyRows {
   __device__ __forceinline__ static int moved(int place, int by) { return (place ^ by % 8) + by / 8 * 8; }
 };
 
-// A chunk's keys or queries in shared memory as tiles of warpgroups' products
-// (ops/ptx/warpgroup_swizzled.cuh), a row of a tile a row of the chunk: high terms of 64 dimensions a tile,
-// then the low ones. Tiles have 64 columns where there are fewer dimensions, and nobody reads what lies
-// there.
-template <int key_dim>
-struct KeyTiles {
-  using Rows = KeyRows<key_dim>;
-  static constexpr int tile_bytes = 64 * 128, parts = (key_dim + 63) / 64;
-  static constexpr int low = parts * tile_bytes, bytes = 2 * low;
-
-  // A row comes in pieces, each to a tile of its own where a tile's row is full of dimensions.
-  static constexpr bool whole_tiles = key_dim % 64 == 0;
-  static constexpr int pieces = whole_tiles ? 2 * parts : Rows::units, piece_bytes = Rows::bytes / pieces;
-  __device__ __forceinline__ static int place(int row, int piece) {
-    if constexpr (whole_tiles) return piece * tile_bytes + row * 128;
-    const int unit = unit_place<Rows::units>(row, piece), of_term = Rows::units / 2;
-    return unit / of_term * low + row * 128 + (unit % of_term ^ row % 8) * 16;
-  }
-
-  // Where sixteen dimensions of all rows' high terms begin, as k of a product.
-  __device__ __forceinline__ static unsigned step(int step) {
-    return static_cast<unsigned>(step / 4 * tile_bytes + step % 4 * 32);
-  }
-};
-
 // What row p of a chunk has of each row j before it, for a head of values, with what is left of it by then:
 // k_j . q_p, in terms, of all j up to p; -(k_j . k_p), in terms, of the blocks of sixteen ahead of its own,
 // and in float32 of its own. A half of the row is of its query, the other of its key; of a half the high

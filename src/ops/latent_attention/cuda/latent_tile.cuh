@@ -34,14 +34,6 @@ struct LatentShared {
   float weights[sides][tile_queries];                     // of a split
   std::uint64_t queries_full, queries_empty;
   std::uint64_t full[sides][most_groups], empty[sides][most_groups];
-
-  // In the block's shared memory, at a multiple of what tiles want.
-  static constexpr int alignment = ptx::swizzled_eight_bytes;
-  __device__ __forceinline__ static LatentShared& of_block() {
-    std::uint8_t* const bytes = ptx::dynamic_shared();
-    const auto past = reinterpret_cast<std::uintptr_t>(bytes) % alignment;
-    return *reinterpret_cast<LatentShared*>(bytes + (alignment - past) % alignment);
-  }
 };
 
 NIBBLE_HOST_DEVICE constexpr int latent_partial_floats_of(int rank) {

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/tile_shared.cuh"
 #include "ops/latent_attention/cuda/latent_load.cuh"
 #include "ops/ptx/warpgroup_registers.cuh"
 
@@ -360,7 +361,7 @@ template <class Element>
 __global__ void __launch_bounds__(latent_threads, 1)
     latent_attention(const __grid_constant__ LatentParams params) {
   ptx::grid_launch_dependents();
-  LatentShared& shared = LatentShared::of_block();
+  auto& shared = tile_shared<LatentShared>();
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(&shared.queries_full, 1);
     ptx::mbarrier_init(&shared.queries_empty, sides * side_warps);
@@ -460,7 +461,7 @@ void launch_tiles(const LatentAttentionCudaArgs& args, float exponents, int proc
                                          ? ptx::TensorMap{}
                                          : ptx::swizzled_map(args.cache.vectors, width, args.cache.slots)};
   const auto kernel = is_converted ? latent_attention<E4m3> : latent_attention<Bf16>;
-  constexpr std::size_t bytes = sizeof(LatentShared) + LatentShared::alignment;
+  constexpr std::size_t bytes = tile_shared_bytes<LatentShared>;
   cuda_check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   const int most = static_cast<int>(latent_most_items(args.rows, args.sequence_count, args.heads));
